@@ -27,35 +27,35 @@ use tokio::sync;
 /// locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Held during a write with `O_APPEND`: while the client gets the append lock from the mgr, and writes.
+    /// Held while a write with `O_APPEND` gets the append lock from the mgr, and then writes.
     Append,
     /// Held during LOCK and LOCKU.
     ByteRangeLocks,
-    /// Held while a task sends gathered bytes, and during SETATTR.
+    /// Held while a task sends gathered bytes (small writes that the client joined), and during SETATTR.
     SendOrder,
-    /// Held while a task sends bytes under a layout, and while it returns the layout.
+    /// Held while a task writes bytes to iods under a layout, and while the client returns the layout.
     SendUnderLayout,
-    /// Held during COMMIT to an iod, also if the client instead sends the iod's bytes to the mgr and commits the bytes
-    /// there.
+    /// Held while the client commits bytes of an iod: either with COMMIT to the iod, or by sending the bytes to the
+    /// mgr, followed by COMMIT to the mgr.
     CommitIod,
     /// Held during COMMIT to the mgr.
     CommitMgr,
-    /// Held for reading during a WRITE to an iod. Held for writing while a task sends bytes to the iod again, or sends
-    /// bytes for this iod to the mgr instead.
+    /// Held for reading during a WRITE to an iod. Held for writing while a task repeats WRITEs to the iod, or sends the
+    /// bytes of these WRITEs to the mgr instead.
     WriteIod,
-    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends bytes to the mgr again.
+    /// Held for reading during a WRITE to the mgr. Held for writing while a task repeats WRITEs to the mgr.
     WriteMgr,
-    /// Held for reading by a close until the mgr has received the file size from the close, and for writing by SETATTR.
+    /// Held for reading during a close, until the mgr has received the file size. Held for writing during SETATTR.
     Report,
     /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
     LayoutStateid,
-    /// Held while the client opens a file again at the mgr.
+    /// Held while the client sends an OPEN again for a file that is already open on this mount.
     Reopen,
-    /// Held while the client sends deferred closes.
+    /// Held while the client sends the CLOSEs of deferred closes.
     CloseDeferred,
     /// Held while the client establishes a session, including the reclaim of opens and locks.
     SessionLink,
-    /// Held while the client cleans up after a revoked delegation.
+    /// Held while the client handles the revocation of a delegation.
     Revocation,
     /// Protects the table of the open files of a mount.
     InodeTable,
@@ -128,7 +128,7 @@ impl<T> AsyncMutex<T> {
         AsyncMutex { rank: LockRank::new(rank), mutex: sync::Mutex::new(value) }
     }
 
-    /// Locks the mutex until the guard is dropped.
+    /// Locks the mutex, until the returned guard is dropped.
     pub(crate) async fn lock(&self) -> sync::MutexGuard<'_, T> {
         self.rank.check();
         self.mutex.lock().await
@@ -159,7 +159,7 @@ impl AsyncRwLock {
         AsyncRwLock { rank: LockRank::new(rank), lock: sync::RwLock::default() }
     }
 
-    /// Locks the read-write lock for reading, until the guard is dropped.
+    /// Locks the read-write lock for reading, until the returned guard is dropped.
     pub(crate) async fn read(&self) -> sync::RwLockReadGuard<'_, ()> {
         self.rank.check();
         self.lock.read().await
@@ -221,7 +221,7 @@ mod checked {
             Held::new(self.0)
         }
 
-        /// Runs a future. During each poll of the future, the polling thread counts as holding a lock of this rank.
+        /// Runs a future. Each poll of the future counts as holding a lock of this rank, on the thread that polls.
         pub(super) async fn during<R>(&self, mut work: Pin<&mut impl Future<Output = R>>) -> R {
             poll_fn(|task| {
                 let _held = Held::new(self.0);

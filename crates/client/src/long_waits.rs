@@ -1,7 +1,7 @@
 //! Log messages about long waits: a request that has waited for two seconds logs which server it waits for.
 //!
-//! A request waits for an unreachable server for up to `retry_timeout`, a minute or forever. Without a message, a user
-//! would assume that the program hangs.
+//! A request to an unreachable server waits up to `retry_timeout`: one minute by default, or without a limit. Without a
+//! message, a user would assume that the program hangs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a request waits before it logs the wait.
+/// How long a request waits before it logs a message about the wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// Minimum time between two messages about the same server.
+/// Minimum time between two log messages about the same server.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
 /// Logs long waits of requests for one server, and remembers the time of the last log message.
@@ -24,7 +24,7 @@ pub(crate) struct LongWaits {
 struct Report {
     /// The address at which the client last tried to reach the server.
     address: Option<String>,
-    /// When a request last logged that it waits for this server.
+    /// The time of the last log message about a request that waits for this server.
     said: Option<Instant>,
 }
 
@@ -41,8 +41,8 @@ impl LongWaits {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).address = Some(address.to_string());
     }
 
-    /// Returns the outcome of `request`. If `request` has no outcome after two seconds, logs that it waits for
-    /// `server`, and that it waits at most `patience`.
+    /// Waits for `request` and returns its outcome. After two seconds without an outcome, logs a warning that the
+    /// request waits for `server`, for at most `patience`.
     pub(crate) async fn watch<F: Future>(
         &self,
         request: F,
@@ -62,7 +62,8 @@ impl LongWaits {
         }
     }
 
-    /// Returns the server address to log, or `None` if a request has logged a wait for this server in the last minute.
+    /// Returns the server address for a log message, or `None` if a request has logged a wait for this server in the
+    /// last minute.
     fn is_to_say(&self) -> Option<Option<String>> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if report.said.is_some_and(|said| said.elapsed() < SAID_FOR) {

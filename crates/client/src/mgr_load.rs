@@ -4,13 +4,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The value of `news` if the mgr has reported no queue delay since the last call of [`MgrLoad::news`].
+/// The value of the field `news` which means that the mgr has reported no queue delay since the last call of
+/// [`MgrLoad::news`].
 const NO_NEWS: u64 = u64::MAX;
 
-/// The last queue delay that the mgr reported.
+/// The queue delay of the mgr, as the mgr last reported it.
 #[derive(Debug)]
 pub(crate) struct MgrLoad {
-    /// Whether the client uses the queue delay. If so, the client also asks for it in requests that need no attributes.
+    /// Whether the client uses the queue delay. If so, reads, writes and commits on the mgr path also ask for it.
     wanted: AtomicBool,
     /// The last reported queue delay in nanoseconds, or `NO_NEWS`.
     news: AtomicU64,
@@ -35,7 +36,7 @@ impl MgrLoad {
         self.wanted.load(Relaxed)
     }
 
-    /// Records the queue delay in nanoseconds that the mgr reported, if it reported one.
+    /// Records the queue delay in nanoseconds, if a reply of the mgr contained one.
     pub(crate) fn told(&self, nanos: Option<u64>) {
         if let Some(nanos) = nanos {
             self.news.store(nanos.min(NO_NEWS - 1), Relaxed);

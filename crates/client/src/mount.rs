@@ -45,7 +45,7 @@ use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
 
-/// A mounted file system. Clones share one session and all open files.
+/// A mounted file system. All clones of a mount share one session and all open files.
 #[derive(Clone)]
 pub struct Mount {
     pub(crate) inner: Arc<Inner>,
@@ -90,9 +90,11 @@ pub(crate) struct Inner {
     stamps: AtomicU64,
     opening: OrderedMutex<OpensInFlight>,
     behind: FlushTimer,
-    /// Each task that closes a dropped file holds this lock for reading, so that a disconnect can wait for the task.
+    /// A lock that each task holds for reading while it closes a dropped file. A disconnect acquires the lock for
+    /// writing, and so waits for all these tasks.
     pub(crate) dropped: Arc<RwLock<()>>,
-    /// Number of lost changes that [`Mount::sync_names`] has already reported.
+    /// The number of possible losses of changes (power losses of the mgr's machine) that [`Mount::sync_names`] has
+    /// already reported.
     losses: AtomicU64,
 }
 
@@ -102,10 +104,12 @@ struct OpensInFlight {
     /// Number of OPENs that the client has sent (`asked`), and the sequence numbers of the unanswered OPENs.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// Number of unanswered OPENs, by the logical time at which the client sent the OPENs.
+    /// The logical times at which the client sent the unanswered OPENs, each with the number of OPENs sent at this
+    /// time.
     sent: BTreeMap<u64, usize>,
-    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of the
-    /// last change of the file size. The file size in the reply to the oldest OPEN may be from before the close.
+    /// Files that this mount closed after it had sent the oldest unanswered OPEN. Each file has the logical time at
+    /// which this mount last changed the file's size. The reply to the oldest OPEN may contain the size from before
+    /// this change.
     closed: HashMap<FileId, u64>,
 }
 
@@ -246,11 +250,11 @@ impl Mount {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Closes dropped files and ends the session. Bytes that are not durable by then are lost, so the caller should
-    /// first close all files that it has written.
+    /// Closes dropped files and ends the session. Bytes that are not durable at the end of the session are lost, so the
+    /// caller should first close all files that it has written.
     pub async fn disconnect(self) -> Result<()> {
-        // Wait for the tasks that close files. Otherwise the mgr keeps removed files that are still open, and their
-        // space, until the lease expires.
+        // Wait for the tasks that close dropped files. Without their CLOSEs, the mgr would keep removed files and their
+        // space until the lease expires.
         drop(self.inner.dropped.write().await);
         self.inner.close_deferred().await;
         self.inner.leave_names().await;
@@ -288,7 +292,7 @@ impl Mount {
 }
 
 impl Inner {
-    /// Returns the open files whose creation the mgr may still lose, see [`crate::CreateOptions::unsynced`].
+    /// Returns the open files whose creation is not durable yet; see [`crate::CreateOptions::unsynced`].
     pub(crate) fn unsynced(&self) -> Vec<Arc<Inode>> {
         let all = self.inodes.all();
         all.into_iter().filter(|inode| inode.is_unsynced()).collect()
@@ -316,7 +320,8 @@ impl Inner {
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
     }
 
-    /// Records that the last open of a file ended. This mount last changed the file's size at logical time `stamp`.
+    /// Records that this mount has closed its last open of a file. `stamp` is the logical time at which this mount last
+    /// changed the file's size.
     pub(crate) fn closed(&self, id: FileId, stamp: u64) {
         let mut opening = self.opening();
         if opening.sent.first_key_value().is_some_and(|(oldest, _)| *oldest < stamp) {
@@ -367,12 +372,13 @@ impl Inner {
         }
     }
 
-    /// Starts to make the bytes of all files durable in the background, because the write window is full.
+    /// Starts to make the written bytes of all files durable in the background. A caller uses this method when the
+    /// write window is full.
     pub(crate) fn relieve(&self) {
         self.inodes.all().iter().for_each(Inode::relieve);
     }
 
-    /// Starts [`Inner::relieve`] if the write window has no space for a payload of the maximum size.
+    /// Calls [`Inner::relieve`] if the write window has no space for one more payload of the maximum size.
     pub(crate) fn relieve_if_full(&self) {
         if self.window.try_take(PAYLOAD_MAX) {
             self.window.release(PAYLOAD_MAX as u64);

@@ -13,20 +13,20 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// Failed lookups (misses) in a directory count together if each miss occurs within this time after the previous miss.
+/// Maximum time between two failed lookups (misses) in a directory that the cache counts as one series of misses.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
-/// How long the client requests no delegation of a directory after the mgr refused or recalled one, or after the
-/// directory had too many names.
+/// How long the client requests no delegation of a directory after the mgr refused or recalled such a delegation, or
+/// after the directory had too many names.
 const ALONE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of directories in the cache.
 const DIRS: usize = 1024;
-/// Maximum number of cached names of one directory; `NAMES` is the maximum of all directories together.
+/// Maximum number of cached names of one directory. The constant `NAMES` is the maximum for all directories together.
 const NAMES_OF_DIR: usize = 1 << 16;
 const NAMES: usize = 1 << 18;
 /// Maximum number of callers with lookup permission that the cache records for one directory.
 const CALLERS: usize = 16;
-/// The cache is switched off when this many requests that may create a name were never answered, because the mgr may
-/// still execute them.
+/// Maximum number of create requests that the mgr never answered. The mgr may still execute these requests, so the
+/// cache is switched off when their number reaches this limit.
 const DOUBTS: usize = 4096;
 /// The length of the longest name that the mgr accepts, in bytes.
 const NAME_MAX: usize = 255;
@@ -41,8 +41,8 @@ pub(crate) struct DelegationToReturn {
     pub(crate) stateid: stateid4,
 }
 
-/// A request in flight that removes or renames a name. `stamp` is the clock value of the cached name at the time when
-/// the client sent the request.
+/// A request in flight that removes or renames a name. `stamp` is the value of the logical clock that the cache stored
+/// with the name before the client sent the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,
@@ -50,15 +50,15 @@ pub(crate) struct Removal {
     stamp: u64,
 }
 
-/// What the cache knows of one directory, and whether the client has a delegation of the directory.
+/// What the cache knows about one directory, and whether the client holds a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The number of failed lookups in the directory, and the time of the last failed lookup. The client holds no
-    /// delegation of the directory.
+    /// The client holds no delegation of the directory. The values are the number of failed lookups in the directory
+    /// and the time of the last failed lookup.
     Missed(u32, Timestamp),
     /// The client does not request a delegation of the directory before this time.
     Alone(Timestamp),
-    /// The client has requested a delegation of the directory. The number identifies the requesting task.
+    /// The client has requested a delegation of the directory. The number identifies the task that sent the request.
     Asking(u64),
     /// The client holds a delegation of the directory, and the task with this number is reading the names.
     Reading(u64, stateid4),
@@ -85,11 +85,12 @@ pub(crate) struct Negative<C> {
     dirs: HashMap<FileId, Dir<C>>,
     /// The names in create requests without a reply, each with the number of such requests.
     making: HashMap<(FileId, Name), usize>,
-    /// Number of create requests that the mgr will never answer.
+    /// Number of create requests that ended without a reply, so that the mgr may still execute them.
     doubts: usize,
     /// Number of cached names of all directories.
     names: usize,
-    /// The logical clock: the number of events (such as lookups and requests) that the cache has recorded.
+    /// The logical clock: a counter that increases with each event that the cache records, such as a lookup or a
+    /// request.
     clock: u64,
 }
 
@@ -111,7 +112,7 @@ impl<C: Clone + PartialEq> Dir<C> {
         matches!(self.stage, Stage::Asking(n) | Stage::Reading(n, _) if n == number)
     }
 
-    /// Returns whether the cache must record names that this mount creates in the directory.
+    /// Returns whether the cache must record the names that this mount creates in the directory.
     fn notes(&self) -> bool {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading(..) | Stage::Known(_))
     }
@@ -139,8 +140,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.gone()
     }
 
-    /// Returns whether the cache proves to a caller that a name does not exist. `epoch` is the current session epoch; a
-    /// delegation from an earlier session proves nothing.
+    /// Returns whether the cache proves that a name does not exist, and the caller has lookup permission in the
+    /// directory. `epoch` is the current session epoch. A delegation that the mgr granted in an earlier session proves
+    /// nothing.
     pub(crate) fn is_absent(&mut self, dir: FileId, name: &[u8], caller: &C, epoch: u64) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir) else { return false };
@@ -156,10 +158,11 @@ impl<C: Clone + PartialEq> Negative<C> {
         is_absent
     }
 
-    /// Records that the mgr did not find a name in a directory. After `wanted` such misses, a task must read all names.
+    /// Records that the mgr did not find a name in a directory. After a series of `wanted` such misses, the cache needs
+    /// a task that reads all names of the directory.
     ///
-    /// Returns the number of this task if the caller must start the task, and the delegations that the caller must
-    /// return to the mgr.
+    /// Returns the number of the task if the caller must start it now, and the delegations that the caller must return
+    /// to the mgr.
     pub(crate) fn missed(
         &mut self,
         (dir, handle): (FileId, &Bytes),
@@ -179,7 +182,7 @@ impl<C: Clone + PartialEq> Negative<C> {
             back.extend(self.make_room());
             let stage = Stage::Missed(0, now);
             let (may_be, callers) = (HashMap::new(), Vec::new());
-            // Copy the filehandle, because it is a slice of a network buffer and keeps the whole buffer in memory.
+            // Copy the filehandle, because it is a slice of a network buffer and would keep the whole buffer in memory.
             let handle = Bytes::copy_from_slice(handle);
             let new = Dir { stage, handle: handle.clone(), epoch, may_be, callers, used: clock };
             self.dirs.insert(dir, new);
@@ -198,8 +201,9 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // The mgr may execute a create request in flight after it has sent the names of the directory. So add
-                // the names in such create requests to the cache now.
+                // While a create request is in flight, the mgr may first list the names of the directory and then
+                // execute the create request. The list then lacks the new name, so add the names in such create
+                // requests to the cache now.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -219,14 +223,14 @@ impl<C: Clone + PartialEq> Negative<C> {
         if self.dirs.len() < DIRS {
             return None;
         }
-        // If a task is reading the names of the removed directory, the task will find that the cache no longer contains
-        // the directory, and stop.
+        // A task may be reading the names of the removed directory. The task stops when it finds that the cache no
+        // longer contains the directory.
         let oldest = self.dirs.iter().min_by_key(|(_, known)| known.used).map(|(dir, _)| *dir)?;
         self.forget(oldest, None)
     }
 
-    /// Records a granted delegation. Returns the delegation as an error if the client must return it, because the cache
-    /// no longer needs it.
+    /// Records that the mgr granted a delegation to the task with this number. If the cache no longer needs the
+    /// delegation, returns it as an error, and the client must return the delegation to the mgr.
     pub(crate) fn granted(
         &mut self,
         dir: FileId,
@@ -243,8 +247,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Adds names that READDIR returned to a task. Returns false if the task may stop, because the cache no longer
-    /// needs the names.
+    /// Adds the names that a task received in a READDIR reply. Returns false if the task may stop, because the cache
+    /// has dropped the directory or contains too many names.
     pub(crate) fn read(&mut self, dir: FileId, number: u64, names: impl Iterator<Item = Bytes>) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number)) else { return false };
@@ -256,9 +260,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.may_be.len() <= NAMES_OF_DIR && self.names <= NAMES
     }
 
-    /// Records that a task has read all names of a directory (`all`), or has failed. After a failure, the client
-    /// requests no delegation of the directory for a while. Returns the delegation if the caller must return it to the
-    /// mgr.
+    /// Records that a task has read all names of a directory (`all` is true), or has failed. After a failure, the
+    /// client requests no delegation of the directory for [`ALONE_FOR`]. If the result is a delegation, the caller must
+    /// return this delegation to the mgr.
     pub(crate) fn finished(
         &mut self,
         dir: FileId,
@@ -290,7 +294,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         all.into_iter().filter_map(|dir| self.forget(dir, None)).collect()
     }
 
-    /// Records that this mount has changed the permissions of a directory, so that callers must ask the mgr again.
+    /// Records that this mount has changed the permissions of a directory. From then on, the cache answers a caller
+    /// only after the mgr has answered a lookup by this caller again.
     pub(crate) fn permissions_changed(&mut self, dir: FileId) {
         if let Some(known) = self.dirs.get_mut(&dir) {
             known.callers.clear();
@@ -317,9 +322,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Records the end of a create request: the mgr has answered it (`answered`), or will never answer it and may still
-    /// execute it. If too many requests will never be answered, returns all delegations, which the caller must return
-    /// to the mgr.
+    /// Records the end of a create request. If `answered` is false, the request ended without a reply, and the mgr may
+    /// still execute it. After too many such requests, returns all delegations, and the caller must return them to the
+    /// mgr.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<DelegationToReturn> {
         if !answered {
             self.doubts += 1;
@@ -335,7 +340,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         Vec::new()
     }
 
-    /// Registers a request that removes or renames a name, before the client sends it.
+    /// Registers a request that removes or renames a name, before the client sends the request.
     pub(crate) fn removes(&self, dir: FileId, name: &[u8]) -> Option<Removal> {
         let name: Name = name.into();
         let stamp = *self.dirs.get(&dir)?.may_be.get(&name)?;
@@ -343,11 +348,11 @@ impl<C: Clone + PartialEq> Negative<C> {
         (!self.making.contains_key(&key)).then_some(Removal { dir, name: key.1, stamp })
     }
 
-    /// Records that the mgr has executed a removal, and removes the name from the cache.
+    /// Records that the mgr has removed or renamed a name, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // If a create request has changed the clock value of the name after the removal was sent, the name may exist
-        // again: keep it.
+        // If a create request has changed the clock value of the name since the removal was sent, the name may exist
+        // again, so keep the name in the cache.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

@@ -12,8 +12,9 @@ pub struct Options {
     /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine,
     /// so they carry no checksums.
     pub checksums: bool,
-    /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. The minimum
-    /// is 2 MiB, which is twice the largest payload of a request; smaller values are raised to the minimum.
+    /// The write window: the maximum number of written bytes that are not durable yet. When this number is reached,
+    /// further writes wait. Values below the minimum of 2 MiB, which is twice the largest payload of a request, are
+    /// raised to the minimum.
     pub window: usize,
     /// Maximum number of requests in flight to one iod, at least 1.
     pub in_flight_per_iod: usize,
@@ -22,10 +23,9 @@ pub struct Options {
     /// Whether to use short-circuit reads, which read cached data from the files of local iods without a request.
     pub short_circuit: bool,
     /// Number of failed lookups in a directory, in quick succession, after which the mount caches all names of the
-    /// directory. The mgr then recalls a directory delegation before another client changes a name. 0 disables
-    /// negative-lookup caching.
+    /// directory under a directory delegation. 0 disables negative-lookup caching.
     pub negative: u32,
-    /// Which operations wait until their changes are durable.
+    /// Which operations return only after their changes are durable.
     pub durable: Durable,
     /// How long the client uses a cached size of an open file. After that time, a read up to the end of the file asks
     /// the mgr for the size, and so sees bytes that other clients appended.
@@ -38,38 +38,39 @@ pub struct Options {
     pub policy: Settings,
     /// The policy settings from the environment, which override those of the mount; see [`environment`].
     pub environment: Settings,
-    /// How long to try to connect to a server: to the mgr when mounting, and to an iod. 10 s by default. After an iod
-    /// was unreachable, the client does not connect to this iod for 5 s, and reads and writes on this iod take the mgr
-    /// path.
+    /// How long the client tries to connect to a server (the mgr or an iod); 10 s by default. If the client cannot
+    /// connect to an iod, it does not try this iod again for 5 s, and its reads and writes of data on this iod take the
+    /// mgr path.
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
     /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
     /// request over a new connection. After a request to an iod has failed, the client sends the request on the mgr
-    /// path, where it may wait for the same time again. During the grace period of a restarted mgr, the wait is longer
-    /// by the lease time.
+    /// path, where the request may wait for the same time again. If a restarted mgr is in its grace period, a request
+    /// waits longer, by the lease time.
     pub retry_timeout: Duration,
-    /// The user and groups of the requests that the mount itself sends.
+    /// The user and groups of the requests that the mount sends on its own behalf, not for a caller.
     pub cred: Cred,
     /// The name of the client that the mgr shows to administrators; by default the host name, a blank, and the process
     /// id.
     pub name: String,
-    /// A fixed client identity, for a program that is started again after an earlier process of it may have been
-    /// killed. The mgr then releases the state of the earlier process at once. Two running clients must never use the
-    /// same identity, because each would revoke the other's state. `None`: a new unique identity.
+    /// A fixed client identity, for a program that may be killed and started again. When the program starts again, the
+    /// mgr releases the state of the killed process at once. Two running clients must never use the same identity,
+    /// because each would revoke the other's state. `None`: a new unique identity.
     pub identity: Option<[u8; 16]>,
-    /// A connection to an mgr in this process; the target must have the mgr's address. `None`: connect through a
-    /// socket.
+    /// A connection to an mgr that runs in this process. The target must contain the address of this mgr. `None`: the
+    /// client connects through a socket.
     pub connector: Option<net::rpc::InProcessConnector>,
 }
 
-/// Which operations wait until their changes are durable; see `docs/SEMANTICS.md`.
+/// Which operations return only after their changes are durable; see `docs/SEMANTICS.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durable {
-    /// Every close and every change of names or attributes waits, as with NFS.
+    /// Every close, and every change of names or attributes, returns only after its changes are durable, as with NFS.
     #[default]
     Close,
-    /// Only fsync waits, as with local file systems. Names, attributes and inline files survive if any process is
-    /// killed. A power loss of the mgr's machine may lose the changes of the last second; the next fsync then fails.
+    /// Only fsync waits until changes are durable, as with local file systems. Names, attributes and inline files
+    /// survive if any process is killed. A power loss of the mgr's machine may lose the changes of the last second; the
+    /// next fsync then fails.
     Fsync,
 }
 
@@ -109,7 +110,7 @@ impl Options {
         (self.retry_timeout / 3).min(ATTEMPT_MAX)
     }
 
-    /// Returns the size of the write window in bytes, raised to its lower bound.
+    /// Returns the size of the write window in bytes, which is raised to the minimum size if the option is smaller.
     pub fn window_bytes(&self) -> usize {
         self.window.max(2 * PAYLOAD_MAX)
     }

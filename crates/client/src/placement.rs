@@ -23,7 +23,7 @@ pub struct Placement {
     pub distribution: Distribution,
     /// The object id, which is the same on every iod.
     pub object: ObjectId,
-    /// The objects, in the order of the distribution's indices.
+    /// The objects, in the order of the indices that the distribution uses.
     pub objects: Vec<PlacedObject>,
     /// Size of the file in bytes.
     pub file_size: u64,

@@ -40,7 +40,8 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Segments, Xdr};
 
-/// The minor version of NFSv4: the first minor version with extended attributes, SEEK and DEALLOCATE.
+/// The minor version of NFSv4 that the client uses (NFSv4.2), which is the first with SEEK and DEALLOCATE and allows
+/// extended attributes.
 const MINOR: u32 = 2;
 /// The RPC procedure for COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
@@ -67,7 +68,7 @@ struct Shared {
     freed: Notify,
     callbacks: Arc<Callbacks>,
     held: Arc<dyn HeldState>,
-    /// Whether a task is looking for state that the mgr has revoked.
+    /// Whether a task is searching for state that the mgr has revoked.
     testing: AtomicBool,
     settling: durability_barrier::DurabilityBarrier,
     waits: LongWaits,
@@ -90,14 +91,15 @@ fn now() -> Timestamp {
     Timestamp::from(net::clock::now())
 }
 
-/// What to do with a COMPOUND after an attempt to send it.
+/// What the client does with a COMPOUND after it has sent the COMPOUND, or failed to send it.
 enum Next {
     Done(Results),
-    /// Send the request again in the same slot with the same sequence number.
+    /// Send the COMPOUND again in the same slot with the same sequence number.
     Repeat(Error),
-    /// Send the request again as a new request: the mgr has executed none of it, or only read-only operations.
+    /// Send the COMPOUND again as a new request. This is safe, because the mgr has executed no operation of it, or only
+    /// read-only operations.
     Anew(Error),
-    /// Send the request again as a new request after the grace period: the mgr has restarted.
+    /// The mgr has restarted and is in its grace period: send the request again, later, as a new request.
     Grace(Error),
     /// Replace the session, which the mgr no longer knows.
     Dead(Error),
@@ -151,7 +153,7 @@ impl Session {
         &self.shared.load
     }
 
-    /// Returns the counters of bytes and connections, which the connections to iods share.
+    /// Returns the counters of bytes and connections. The connections to the mgr and to iods share these counters.
     pub(crate) fn net_counters(&self) -> net::Counters {
         self.shared.net.clone()
     }
@@ -197,7 +199,8 @@ impl Session {
         shared.waits.watch(request, patience, server).await
     }
 
-    /// Returns at once if the mgr has replied recently; otherwise sends a request and waits for the reply.
+    /// Checks that the mgr is reachable. Returns at once if the mgr has replied recently. Otherwise sends a request and
+    /// waits for the reply.
     ///
     /// # Errors
     /// The mgr is unreachable.
@@ -210,7 +213,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ensures that the lease is valid: if it may have expired, sends a request and waits for the reply.
+    /// Ensures that the lease is valid. If the lease may have expired, sends a request to the mgr and waits for the
+    /// reply.
     pub(crate) async fn ensure_lease(&self) -> Result<()> {
         let over = lock(&self.shared.table).session.as_ref().is_some_and(|session| session.lease_over(now()));
         if over {
@@ -229,8 +233,8 @@ impl Session {
         lock(&self.shared.table).number
     }
 
-    /// Returns the epoch, if the mgr has recently received a request of this client. In that case the mgr recalls a
-    /// directory delegation of this client before another client changes names in the directory.
+    /// Returns the epoch, if the mgr has recently received a request of this client. Only then is it certain that the
+    /// mgr recalls a directory delegation of this client before another client changes names in the directory.
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;
@@ -247,7 +251,8 @@ impl Session {
         self.shared.free_stateid(stateid).await
     }
 
-    /// Ends the session and the client id, so that the mgr need not wait until the lease expires.
+    /// Ends the session and the client id, so that the mgr can release the state of this client before the lease
+    /// expires.
     pub(crate) async fn end(&self) -> Result<()> {
         self.shared.end().await
     }
@@ -289,8 +294,8 @@ impl Shared {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
-                    // The mgr is reachable, and waits in its grace period for other clients, which may never return. So
-                    // extend the deadline by a lease time.
+                    // The mgr is reachable. During its grace period it waits for all earlier clients, some of which may
+                    // never return. So extend the deadline by a lease time.
                     deadline = begun + self.options.retry_timeout + self.lease();
                     error
                 }
@@ -305,7 +310,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Waits before the next attempt. Fails if the wait would end after the deadline.
+    /// Waits before the next attempt to send a request. Fails if the wait would end after the deadline.
     async fn pause(&self, attempt: u32, deadline: Instant) -> std::result::Result<(), ()> {
         let pause = recovery::pause(attempt).min(Duration::from_secs(1));
         if Instant::now() + pause > deadline {
@@ -348,7 +353,8 @@ impl Shared {
                 }
                 next => return Ok(next),
             };
-            // The request may have reached the mgr, and only the mgr knows whether it executed the request.
+            // If the client gives up a non-idempotent request that it has sent, the outcome is in doubt: the mgr may
+            // have executed the request.
             let given_up = |error| if compound.once && slot.sent { unknown(compound, &error) } else { error };
             if self.pause(attempt, deadline).await.is_err() {
                 return Err(given_up(error));
@@ -356,8 +362,8 @@ impl Shared {
             let again = self.ready(deadline.saturating_duration_since(Instant::now())).await;
             let (fresh, epoch) = again.map_err(given_up)?;
             if epoch != slot.epoch {
-                // The slot belongs to a session that the mgr does not know any more, so nothing shows whether the mgr
-                // executed the request.
+                // The mgr no longer knows this session, and has dropped its reply cache. So the client cannot learn
+                // whether the mgr executed the request.
                 return if compound.once { Err(unknown(compound, &error)) } else { Ok(Next::Anew(error)) };
             }
             connection = fresh;
@@ -383,7 +389,8 @@ impl Shared {
             Outcome::Wait => Next::Repeat(because("the mgr is still executing the request")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
             Outcome::Again => Next::Anew(because("the slot has another sequence number at the mgr")),
-            // The mgr executed or refused the request, and did not cache the reply, so the outcome is unknown.
+            // The mgr has received the request before, but has not cached the reply. So the client does not know
+            // whether the request succeeded.
             Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
             Outcome::Refused(status) => Next::Done(Results::refused(compound, status)),
@@ -413,8 +420,8 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        // A reply from the reply cache reflects the state of the mgr when the mgr first received the request, so keep
-        // the time of the first transmission.
+        // For a repeated request, record the time of the first transmission. A reply from the reply cache shows only
+        // that the mgr received the first transmission.
         let sent = *slot.first.get_or_insert_with(now);
         let timeout = self.attempt_timeout();
         slot.sent = true;
@@ -436,8 +443,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// Waits for a free slot in the session of this epoch. Returns `None` if the session was replaced, or if all its
-    /// slots are unusable because their requests were abandoned.
+    /// Waits for a free slot in the session of this epoch. Returns `None` if a new session has replaced this session,
+    /// or if the client has abandoned a request in every slot, so that no slot is usable.
     async fn slot(&self, epoch: u64) -> Option<Ticket> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -464,7 +471,7 @@ fn unknown(compound: &Sealed, error: &Error) -> Error {
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 
-/// A slot in use. If the value is dropped before the mgr has replied, the session gives up the slot.
+/// A slot in use. If this value is dropped before the mgr has replied, the session never uses the slot again.
 struct Slot<'a> {
     shared: &'a Shared,
     epoch: u64,

@@ -29,7 +29,7 @@ pub struct BadTarget {
 }
 
 impl Target {
-    /// Returns whether the text begins with `weir:`, so that it is meant as a target, valid or not.
+    /// Returns whether the text begins with `weir:`, which marks the text as a target even if the rest is not valid.
     pub fn is_target(text: &str) -> bool {
         text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("weir:"))
     }
@@ -169,7 +169,8 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// Formats the target so that [`Target::parse`] returns the same target; percent-encodes unprintable characters.
+/// Formats the target so that [`Target::parse`] returns an equal target. Percent-encodes characters that are not
+/// printable.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("weir://")?;

@@ -11,7 +11,7 @@ use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, Status, Verifier};
 use wire::nfs4::*;
 
-/// An open of a file, as the operations of the mgr path need it.
+/// An open file, with the values that requests on the mgr path need.
 pub(crate) struct Opened<'a> {
     pub(crate) session: &'a Session,
     pub(crate) tally: &'a Tally,
@@ -29,15 +29,15 @@ impl Opened<'_> {
         compound
     }
 
-    /// Asks for the queue delay of the mgr, if the client uses the delay.
+    /// Appends a GETATTR of the mgr's queue delay to a COMPOUND, if the client uses the queue delay.
     fn ask_load(&self, compound: &mut Compound) {
         if self.session.load().is_wanted() {
             compound.getattr_of(fattr::LOAD);
         }
     }
 
-    /// Records the queue delay from the reply. Ignores a missing or malformed delay, because the operation does not
-    /// depend on it.
+    /// Records the queue delay from the reply. Ignores a missing or malformed queue delay, because the result of the
+    /// read, write or commit does not depend on it.
     fn hear_load(&self, results: &mut Results) {
         if self.session.load().is_wanted() {
             let _ = results.values();
@@ -77,16 +77,16 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Count the bytes only after a success. If the mgr refuses the stateid of a write, the client sends the
-            // write again, and must not count the write twice.
+            // Count the written bytes only after a success. If the mgr refuses the stateid of a WRITE, the client
+            // repeats the WRITE, and must not count the bytes twice.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
             {
-                // The mgr restarted between two requests of this write, and may have lost the bytes of the first
-                // request: send all bytes of the write again.
+                // The mgr restarted between two WRITEs of these bytes, and may have lost the bytes of the first WRITE.
+                // So send all bytes again.
                 (done, written) = (0, None);
                 continue;
             }
@@ -101,7 +101,8 @@ impl Opened<'_> {
         }
     }
 
-    /// Commits the file: all earlier writes that returned the same verifier are now durable.
+    /// Commits the file, and returns the verifier. All earlier unstable writes that returned the same verifier are now
+    /// durable.
     pub(crate) async fn commit(&self) -> Result<Verifier> {
         let mut compound = self.begin("committing");
         compound.op(OP_COMMIT, &COMMIT4args { offset: 0, count: 0 });
@@ -132,8 +133,8 @@ impl Opened<'_> {
     }
 
     /// Copies bytes from the start of `range` of another open file to offset `target` of this file. The mgr may copy
-    /// fewer bytes than requested. Returns the number of copied bytes, and the verifier that a later COMMIT must
-    /// return.
+    /// fewer bytes than requested. Returns the number of copied bytes, and the write verifier. The copied bytes are
+    /// durable after a COMMIT that returns the same verifier.
     pub(crate) async fn copy(&self, target: u64, from: &Opened<'_>, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut compound = Compound::new("copying").cached();
         compound.putfh(from.handle).void(OP_SAVEFH).putfh(self.handle);
@@ -154,8 +155,8 @@ impl Opened<'_> {
         Ok((got.cr_response.wr_count, Verifier(got.cr_response.wr_writeverf)))
     }
 
-    /// Returns the offset of the first data or hole byte at or after `offset` (SEEK). Returns `None` if `offset` is at
-    /// or beyond the end of the file, or if no data follow.
+    /// Returns the offset of the first byte of data, or of a hole, at or after `offset` (SEEK). Returns `None` if
+    /// `offset` is at or beyond the end of the file, or if the caller seeks data and no data follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");
         compound.op(OP_SEEK, &SEEK4args { sa_stateid: self.stateid, sa_offset: offset, sa_what: what });

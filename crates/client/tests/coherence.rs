@@ -42,8 +42,8 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
 }
 
-/// When a client gets a new layout of a shared file after a restart of the mgr, the client does not repeat writes that
-/// it sent under the old layout.
+/// After a restart of the mgr, a client gets a new layout of a shared file. The client does not repeat writes that it
+/// already sent under the old layout, because another client may have overwritten the bytes since then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let mut cluster = Cluster::start(2).await;
@@ -76,8 +76,8 @@ async fn bytes_buffered_under_a_delegation_are_seen_by_the_next_client() {
     assert_eq!(attrs.size, 100_000);
     let theirs = open(&other, OpenFlags::READ).await;
     assert!(read(&theirs, 0, 200_000).await == vec![7; 100_000]);
-    // From here on the file is shared: a write returns after a server has received its bytes, and a read up to the end
-    // of the file asks the mgr for the size.
+    // The file is now shared: a write returns only after a server has received its bytes, and a read up to the end of
+    // the file asks the mgr for the size.
     mine.write_at(100_000, text("more")).await.unwrap();
     assert_eq!(read(&theirs, 99_999, 9).await, b"\x07more");
     assert_eq!(theirs.refresh().await.unwrap().size, 100_004);
@@ -135,7 +135,7 @@ async fn appenders_on_two_clients_always_find_the_current_end() {
         assert_eq!(file.append(Bytes::from(vec![round as u8; 7])).await.unwrap(), end);
         end += 7;
         if round == 9 {
-            // Between appends, also extend the file with a plain write.
+            // Between two appends, also extend the file with a write at the end of the file, without `O_APPEND`.
             mine.write_at(end, text("between")).await.unwrap();
             end += 7;
         }
@@ -151,7 +151,8 @@ async fn the_last_client_of_a_file_gets_a_delegation_and_buffers_again() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ).await);
     assert!(!mine.is_alone() && mine.delegation().is_none() && theirs.delegation().is_none());
     theirs.close().await.unwrap();
-    // While a program uses the file, the client requests the delegation again one second after the last refusal.
+    // The mgr refused the delegation at the open. While the program uses the file, the client requests the delegation
+    // again one second after each refusal.
     while !mine.is_alone() {
         mine.write_at(0, text("x")).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -162,7 +163,7 @@ async fn the_last_client_of_a_file_gets_a_delegation_and_buffers_again() {
         mine.write_at(at, text("y")).await.unwrap();
     }
     assert_eq!(one.counters().operation("WRITE"), before.operation("WRITE"));
-    // Several readers may hold read delegations at the same time.
+    // Two clients may hold read delegations of one file at the same time.
     mine.close().await.unwrap();
     let (mine, theirs) = (open(&one, OpenFlags::READ).await, open(&other, OpenFlags::READ).await);
     assert!(mine.delegation().is_some() && theirs.delegation().is_some());
@@ -205,7 +206,7 @@ fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// A file that several clients use alternately, and its expected contents.
+/// A file that several clients use one after another, and the file's expected contents.
 struct Turns {
     mounts: Vec<Mount>,
     files: Vec<File>,
@@ -286,8 +287,8 @@ async fn clients_that_take_turns_behave_like_one_client() {
     }
 }
 
-/// Clients concurrently write and read a few registers, which are positions in a file. The history of all calls must be
-/// linearizable.
+/// Clients concurrently write and read a few registers (fixed positions in a file). The history of all these calls must
+/// be linearizable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_at_the_same_time_have_an_order() {
     let seed = seed();

@@ -1,5 +1,5 @@
-//! Tests of copies within the file system: the target file has the right contents, and the bytes bypass the mgr where
-//! iods can copy directly.
+//! Tests of copies within the file system. The target file has the right contents, and the copied bytes do not pass
+//! through the mgr if the iods can copy them directly.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -38,13 +38,14 @@ async fn content(file: &File) -> Vec<u8> {
     all
 }
 
-/// Returns the number of bytes that passed through the mgr, and the number of bytes that iods copied directly.
+/// Returns the number of file bytes that passed through the mgr, and the number of bytes that iods copied directly to
+/// each other.
 fn moved(cluster: &Cluster) -> (u64, u64) {
     let counters = cluster.mgr.as_ref().unwrap().counters();
     (counters.proxy_read_bytes + counters.proxy_write_bytes, counters.iod_copied_bytes)
 }
 
-/// Returns the number of bytes in data ranges, as the file systems of the iods report them.
+/// Returns the number of bytes of a file that are not in holes, as the file systems of the iods report them.
 async fn data_bytes(file: &File) -> u64 {
     let (mut at, mut sum) = (0, 0);
     while let Some(run) = file.next_data(at).await.unwrap() {
@@ -58,8 +59,8 @@ async fn data_bytes(file: &File) -> u64 {
 async fn no_byte_of_a_copy_passes_the_mgr() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
-    // Each case: (stripe unit, stripe count) of the source, (stripe unit, stripe count) of the target, number of
-    // mirrors of the target, target offset.
+    // Each case contains: the stripe unit and stripe count of the source, the stripe unit and stripe count of the
+    // target, the number of mirrors of the target, and the target offset.
     for (source, target, mirrors, at) in [
         ((1 << 20, 4), (1 << 20, 4), 1, 0),
         ((65536, 4), (65536, 4), 1, 65536),
@@ -82,7 +83,7 @@ async fn no_byte_of_a_copy_passes_the_mgr() {
         let got = content(&to).await;
         assert!(got[..at as usize].iter().all(|b| *b == 0) && got[at as usize..] == data, "{source:?} {target:?}");
         let before = moved(&cluster);
-        // A mount that uses only the mgr path must read the same bytes.
+        // A mount that uses only the mgr path must read the same bytes as the mount on the direct path.
         let other = cluster.mount(client::Options { direct: false, ..options() }).await;
         let file = other.open(&to.node(), OpenFlags::READ).await.unwrap();
         assert!(content(&file).await == got);
@@ -110,18 +111,19 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     assert_eq!(moved(&cluster).0, before.0);
     assert!(content(&to).await == model);
     assert_eq!(data_bytes(&to).await, data_bytes(&from).await);
-    // A range beyond the end of the source copies only the bytes before the end.
+    // If the range to copy goes beyond the end of the source file, only the bytes before the end are copied.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: (6 << 20) - 5, len: 100 }).await.unwrap(), 5);
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 6 << 20, len: 100 }).await.unwrap(), 0);
     let other = cluster.mount(options()).await;
     let same = other.open(&from.node(), OpenFlags::READ_WRITE).await.unwrap();
     same.set_len(2 << 20).await.unwrap();
-    // Another client has truncated the source, and this mount has not noticed yet: the copy ends at the new size.
+    // Another client has truncated the source file, and this mount does not know the new size yet. The copy still ends
+    // at the new size.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
-    // Copy a range within one file, which the client does by reading and writing.
+    // Copy a range from a file to the same file. The client does this by reading and writing.
     let mut expected = content(&to).await;
     assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
     expected.resize(8 << 20, 0);
@@ -191,8 +193,8 @@ fn any_sequence_of_copies_matches_the_flat_models() {
     outcome.unwrap();
 }
 
-/// Several tasks copy parts of one file concurrently. A task that copies a hole must not truncate the target file,
-/// because another task may have extended the target file already.
+/// Several tasks copy different ranges into one target file concurrently. A task that copies a hole must not truncate
+/// the target file, because another task may have extended it already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;
@@ -211,7 +213,7 @@ async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     }
 }
 
-/// Iods stop and start again during copies. Each copy completes with the right contents.
+/// Iods stop and start again while they copy. Each copy still completes with the right contents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_survive_restarts_of_iods() {
     let mut cluster = Cluster::start(3).await;
@@ -229,7 +231,7 @@ async fn copies_survive_restarts_of_iods() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop the iod at once.
+        // In odd rounds, stop an iod after the iods have copied some bytes. In even rounds, stop the iod at once.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

@@ -17,11 +17,11 @@ use wire::admin::{CheckReply, Finding, Mended};
 enum Read {
     /// The read returned the written bytes.
     Right,
-    /// The read returned the written bytes, and more bytes after them.
+    /// The read returned the written bytes, and additional bytes after them.
     Longer,
     /// The read failed with this error, or the name does not exist.
     Refused(String),
-    /// The read returned other bytes than the written ones, without an error.
+    /// The read returned bytes that differ from the written bytes, and no error.
     Wrong,
 }
 
@@ -46,7 +46,8 @@ async fn read(mount: &Mount, name: &str, content: &[u8]) -> Read {
     }
 }
 
-/// Reads all files. If an iod is down, reads only one file of each kind, because each read takes long.
+/// Reads all files, and compares them with the expected contents. If an iod is down, reads only three files (long,
+/// sparse and tiny), because each read takes long.
 async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String, Read> {
     let mut all = BTreeMap::new();
     for (name, content) in files.iter().filter(|(name, _)| all_up || ["long", "sparse", "tiny"].contains(&&name[..])) {
@@ -55,12 +56,13 @@ async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String
     all
 }
 
-/// Returns whether the result of a check contains a problem.
+/// Returns whether the report of a file system check contains a problem.
 fn tells(check: &CheckReply) -> bool {
     !check.findings.is_empty() || check.broken_off.is_some() || check.refused.is_some()
 }
 
-/// Damages one file, checks reads and repairs, and returns a short description of the outcome for the summary.
+/// Damages one file of a store, then reads, checks and repairs the file system. Returns a word for the outcome, which
+/// the test counts in its summary.
 async fn case(copies: &StoreCopies, random: &mut SeededRandom) -> &'static str {
     let stores = copies.restore();
     let Some(damage) = stores.damage(copies, random) else { return "nothing to do" };
@@ -93,15 +95,15 @@ async fn case(copies: &StoreCopies, random: &mut SeededRandom) -> &'static str {
     let repaired = running.check(true).await;
     let again = read_all(&mount, copies.files(), running.all_up()).await;
     for (name, read) in &again {
-        // The damage may have replaced an object by an older, longer copy from before a truncate. Without mirrors, the
-        // check cannot distinguish this copy from an object that grew by a write.
+        // The damage may have replaced an object by an older copy that is longer, because it is from before a truncate.
+        // If the file has no mirror, the check cannot distinguish this copy from an object that grew by a write.
         let grew = |finding: &Finding| finding.code == "object-beyond" && finding.mended == Mended::Yes;
         let longer = *read == Read::Longer && !(copies.mirrors() == 1 && repaired.findings.iter().any(grew));
         let wrong = longer || *read == Read::Wrong;
         assert!(!wrong || damage.excuses(copies), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
-        // The check with repair above, or the background repair of the mgr, repairs the damage.
+        // Either the check with repair above or the background repair of the mgr must have repaired the damage.
         running.until_clean(&about).await;
         assert!(again.values().all(|read| *read == Read::Right || damage.excuses(copies)), "{about}: {again:?}");
         assert!(

@@ -18,7 +18,8 @@ async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
     dir
 }
 
-/// Returns bytes that depend on their position and on `seed`, so that a test recognizes which write they belong to.
+/// Returns test data: each byte depends on its position and on `seed`, so that a test recognizes which write a byte
+/// belongs to.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -51,7 +52,7 @@ enum Step {
         len: usize,
     },
     Fsync,
-    /// Close the file and open it again. With `swap`, the other mount opens the file. One of the two mounts uses the
+    /// Close the file and open it again. With `swap`, open the file on the other of the two mounts. One mount uses the
     /// direct path, the other uses the mgr path.
     Reopen {
         swap: bool,
@@ -167,7 +168,7 @@ fn any_sequence_of_operations_matches_the_flat_model() {
             prop_assert_eq!(&read_all(&file).await, &checked.model);
             let node = file.node();
             file.close().await.unwrap();
-            // Reads through both mounts, one on the direct path and one on the mgr path, return the same bytes.
+            // One mount reads on the direct path and one on the mgr path. Both must return the expected bytes.
             for mount in &mounts {
                 let file = mount.open(&node, OpenFlags::READ).await.unwrap();
                 prop_assert_eq!(&read_all(&file).await, &checked.model);
@@ -186,8 +187,8 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
-    // Create some files before counting: the first creates need more requests, to get the addresses of the iods and to
-    // connect to the iods.
+    // Create some files before the test counts requests. The first creates need additional requests for the addresses
+    // of the iods and the connections to them.
     for name in ["first", "second", "third", "fourth"] {
         let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -224,7 +225,7 @@ async fn unsent_writes_are_included_in_every_reported_size() {
         let other = format!("also with {len}").into_bytes();
         assert_eq!(mount.link(&file.node(), &root, &other).await.unwrap().size, len);
     }
-    // Another client truncates the file while this client has it open.
+    // Another client truncates the file while this client has the file open.
     file.fsync().await.unwrap();
     let others = cluster.mount(options()).await;
     let (node, _) = others.lookup(&others.root(), b"f").await.unwrap();
@@ -233,8 +234,8 @@ async fn unsent_writes_are_included_in_every_reported_size() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// The client sends a few scattered short writes on the mgr path, with one request for each write. It sends many
-/// scattered short writes on the direct path, as list I/O.
+/// The client sends a few short writes to scattered offsets on the mgr path, with one request for each write. It sends
+/// many such writes on the direct path, as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;
@@ -247,7 +248,7 @@ async fn many_scattered_short_writes_are_sent_as_list_io() {
     for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
         let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
         let before = mount.counters();
-        // Write in scattered order, with a gap after each write.
+        // Write at offsets that are neither sequential nor adjacent.
         for i in (0..count).map(|i| i * 7 % count) {
             file.write_at(i * 3 * 4096, fill(i, 4096)).await.unwrap();
         }
@@ -319,7 +320,8 @@ async fn a_truncate_by_another_client_applies_after_earlier_writes() {
         let other = if proxied { cluster.mount(Options { direct: false, ..options() }).await } else { other.clone() };
         let file = writer.create(&dir, format!("f{proxied}").as_bytes(), CreateOptions::default()).await.unwrap();
         let data = fill(1, 3 << 20);
-        // When the mgr recalls the layout, some bytes are committed, some are in flight, and some are pending.
+        // When the mgr recalls the layout for the truncate below, the client has committed some bytes, is sending some,
+        // and has not yet sent others.
         file.write_at(0, data.slice(..1 << 20)).await.unwrap();
         file.fsync().await.unwrap();
         file.write_at(1 << 20, data.slice(1 << 20..)).await.unwrap();
@@ -381,7 +383,7 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
         }
         writer.close().await.unwrap();
     }
-    // The permission bits also restrict the owner of a file, except through the open that created the file.
+    // The permission bits of a file also restrict its owner. Only the open that created the file is exempt.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();
@@ -395,8 +397,8 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }
 
-/// One program appends to a log while another program reads the log. Because the mgr permits reads only under an open
-/// for reading, the reader has its own open.
+/// One program appends to a log while another program reads the log. The mgr permits READ only under an open for
+/// reading, so the reader's open must not share the stateid of the write-only open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
     let cluster = Cluster::start(2).await;
@@ -421,15 +423,15 @@ async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
             model.extend_from_slice(&fill(8, 50));
             assert_eq!(read_all(&reader).await, model, "{name}");
             reader.close().await.unwrap();
-            // The mgr permits a seek to data under a write-only open.
+            // The mgr permits a SEEK to data under a write-only open.
             assert_eq!(writer.next_data(0).await.unwrap().unwrap().offset, 0);
             writer.close().await.unwrap();
         }
     }
 }
 
-/// Two clients truncate one file at the same time. There is no deadlock, although the mgr executes a truncate only
-/// after both clients have returned their layouts.
+/// Two clients truncate one file at the same time. There is no deadlock, although the mgr executes each truncate only
+/// after the other client has returned its layout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clients_truncate_one_file_concurrently() {
     let cluster = Cluster::start(2).await;

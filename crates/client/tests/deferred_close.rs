@@ -1,5 +1,5 @@
-//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also when files are removed, a mount disconnects, or
-//! the mgr restarts.
+//! Tests of deferred closes. The client sends many CLOSEs in one COMPOUND, also if files are removed, a mount
+//! disconnects, or the mgr restarts.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -7,12 +7,13 @@ use client::{CreateOptions, File, Mount, OpenFlags, Options, Origin, Settings};
 
 const FILES: usize = 50;
 
-/// Returns options with which the small files of these tests take the mgr path, so that their closes return no layout.
+/// Returns options with which the small files of these tests take the mgr path. Without a layout, their closes need no
+/// LAYOUTRETURN.
 fn small() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "write_threshold=64K").unwrap(), ..options() }
 }
 
-/// Returns the number that the mgr reports under this name in its status.
+/// Returns the number that the status of the mgr contains under this name.
 async fn told(mount: &Mount, name: &str) -> u64 {
     let status = mount.status().await.unwrap();
     let mut values = status.groups.iter().flat_map(|group| &group.values);
@@ -22,7 +23,7 @@ async fn told(mount: &Mount, name: &str) -> u64 {
     }
 }
 
-/// Waits until the mgr has no open files, because all deferred closes have arrived.
+/// Waits until the mgr has executed all deferred closes, so that no file is open.
 async fn all_closed(mount: &Mount) {
     while told(mount, "open_files").await > 0 {
         tokio::task::yield_now().await;
@@ -47,12 +48,13 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
     let soon = CreateOptions { unsynced: true, ..CreateOptions::default() };
     let make = async |name: &str, options| mount.create(&mount.root(), name.as_bytes(), options).await.unwrap();
-    // Create a first file, because the metadata store allocates a block of file ids for it, which costs an additional
-    // flush.
+    // Create a first file before the test counts flushes. For this file, the metadata store allocates a block of file
+    // ids, which costs an additional flush.
     make("first", CreateOptions::default()).await.close().await.unwrap();
     let commits = || mount.counters().operation("COMMIT");
     let flushes = async || told(&mount, "flushes").await;
-    // With a write on the mgr path, one flush makes the new file and its bytes durable, and the client sends no COMMIT.
+    // If a program writes to the new file on the mgr path, one flush of the metadata store makes the file and its bytes
+    // durable, and the client sends no COMMIT.
     let (before, asked) = (flushes().await, commits());
     let file = make("written", soon).await;
     assert!(file.is_unsynced());
@@ -62,8 +64,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     assert!(!file.is_unsynced());
     assert_eq!((flushes().await, commits()), (before + 1, asked));
     file.close().await.unwrap();
-    // Without a write, each way to sync or close the new file (flush, fsync, close, `leave`, `sync_names`) costs one
-    // COMMIT and one flush.
+    // If no program has written to the new file, each way to sync or close the file (flush, fsync, close, `leave`,
+    // `sync_names`) costs one COMMIT and one flush of the metadata store.
     let before = flushes().await;
     for (n, name) in ["flushed", "synced", "closed", "left", "with its directory"].iter().enumerate() {
         let file = make(name, soon).await;
@@ -80,8 +82,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
         assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
     }
     assert_eq!(commits(), asked + 5);
-    // A second client calls create, which opens the existing file. The mgr makes the file durable before it answers
-    // this open.
+    // A second client opens the existing file through a create. The mgr makes the file durable before it answers the
+    // create.
     let file = make("there", soon).await;
     let found = other.create(&other.root(), b"there", soon).await.unwrap();
     assert!(!found.is_unsynced());
@@ -104,7 +106,8 @@ async fn deferred_closes_of_many_files_share_compounds() {
     assert_eq!(after.operation("CLOSE") - before.operation("CLOSE"), FILES as u64);
     let compounds = after.rpc("COMPOUND") - before.rpc("COMPOUND");
     assert!(compounds <= FILES as u64 / 8, "{compounds}");
-    // `leave` sends gathered bytes before it defers the CLOSE, so another client reads them.
+    // `leave` (a deferred close) sends gathered bytes before it returns, so another client can read these bytes at
+    // once.
     let node = mount.lookup(&mount.root(), b"7").await.unwrap().0;
     let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
@@ -136,7 +139,7 @@ async fn deferred_closes_survive_removals_and_a_restart_of_the_mgr() {
         }
     }
     all_closed(&mount).await;
-    // The mgr counts the root directory as a file.
+    // The count of files in the status of the mgr includes the root directory.
     assert_eq!(told(&mount, "files").await, 1 + FILES as u64 / 2);
     for n in (1..FILES).step_by(2) {
         let node = mount.lookup(&mount.root(), n.to_string().as_bytes()).await.unwrap().0;

@@ -1,5 +1,5 @@
-//! Write delegations: before another client uses a file, the cache above the client passes its dirty bytes to the
-//! client.
+//! Tests of write delegations. Before another client uses a file, the cache above the client passes its dirty bytes of
+//! the file to the client.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -11,7 +11,8 @@ use types::FileId;
 
 type Handing = futures_util::future::BoxFuture<'static, ()>;
 
-/// A cache that holds the bytes of a file, and writes them when the client calls `flush_and_invalidate`.
+/// A cache above the client that holds the bytes of one file. It writes the bytes to the client when the client calls
+/// `flush_and_invalidate`.
 #[derive(Default)]
 struct Late {
     kept: Mutex<Option<(Arc<File>, Bytes)>>,
@@ -70,7 +71,8 @@ async fn cached_bytes_are_handed_over_before_another_client_reads() {
     theirs.close().await.unwrap();
     assert!(mine.ask_alone().await.unwrap());
     assert!(mine.ask_alone().await.unwrap(), "the mount holds the delegation already");
-    // A second open on the same mount shares the delegation. The last close returns it.
+    // A second open of the file on the same mount shares the delegation. The last close of the file returns the
+    // delegation.
     let again = open(&one, OpenFlags::READ_WRITE, true).await;
     assert!(again.is_alone());
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
@@ -113,7 +115,7 @@ async fn a_write_delegation_is_reclaimed_after_a_restart_of_the_mgr() {
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
 }
 
-/// The state of a cache whose `flush_and_invalidate` completes only after a call of `discard`.
+/// The state of a cache whose `flush_and_invalidate` completes only after the client has called `discard`.
 struct Stuck {
     end: tokio::sync::Semaphore,
     given_up: Mutex<u32>,
@@ -132,8 +134,8 @@ impl UpperCache for Sticks {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // Wait for 300 ms for a second call of `discard`. Such a call is an error: only one task may handle the
-        // revocation.
+        // Wait up to 300 ms for a second call of `discard`, which would be an error: only one task of the client may
+        // handle the revocation of the delegation.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))
@@ -152,8 +154,8 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         one.set_upper_cache(Arc::new(Sticks(stuck.clone()))).unwrap();
         let mine = create(&one, true).await;
         mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
-        // The mgr grants this open after it has revoked the delegation of the first client, which did not return the
-        // delegation in time.
+        // The mgr grants this open of the second client only after it has revoked the delegation of the first client,
+        // which did not return its delegation in time.
         let theirs = open(&other, OpenFlags::READ_WRITE, false).await;
         let newer = Bytes::from(vec![2; len]);
         theirs.write_at(0, newer.clone()).await.unwrap();
@@ -162,7 +164,8 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         assert_eq!(*stuck.given_up.lock().unwrap(), 1, "the bytes of the cache above are lost too");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
-        // fsync has reported the lost bytes, so the client accepts new writes and does not lose them.
+        // fsync has reported the loss of the buffered bytes. So the client accepts new writes, and writes their bytes
+        // to the file.
         mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
         mine.close().await.unwrap();
         assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);

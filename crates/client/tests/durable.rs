@@ -1,4 +1,4 @@
-//! Mounts with `durable=fsync`: only fsync and similar calls wait for the mgr's disk.
+//! Tests of mounts with `durable=fsync`, where only fsync and similar calls wait until changes are on the mgr's disk.
 
 use crate::cluster::Cluster;
 use crate::memory_mgr::MemoryMgr;
@@ -13,7 +13,8 @@ use wire::admin::Value;
 use wire::nfs4::*;
 
 fn options() -> Options {
-    // Writes below this threshold take the mgr path, and the mgr stores such small files inline (with their metadata).
+    // Writes below this threshold in bytes take the mgr path. The mgr stores such small files inline (with their
+    // metadata).
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
     Options { durable: Durable::Fsync, driver, ..crate::cluster::options() }
 }
@@ -66,7 +67,8 @@ async fn only_syncs_wait_for_the_disk() {
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     file.fsync().await.unwrap();
     assert!(flushes(&other).await > before, "the write was made durable");
-    // A restart of the mgr process loses nothing, because its machine keeps running. So the sync calls succeed.
+    // A restart of the mgr process loses no changes, because the mgr's machine keeps running. So the sync calls
+    // succeed.
     mount.mkdir(&mount.root(), b"last", 0o700).await.unwrap();
     cluster.restart_mgr().await;
     mount.sync_names().await.unwrap();
@@ -84,13 +86,13 @@ async fn only_syncs_wait_for_the_disk() {
     other.disconnect().await.unwrap();
 }
 
-/// The requests that the mgr received: the number of requests for the boot number, and the operations whose replies
-/// need not wait for durability ([`nfs::fs::SOON`]).
+/// What the mgr has received: the number of requests for the boot number, and the operations that the mgr may answer
+/// before their changes are durable ([`nfs::fs::SOON`]).
 #[derive(Default)]
 struct Heard {
     settled: AtomicU64,
     soon: Mutex<Vec<nfs_opnum4>>,
-    /// The boot number that the mgr reports.
+    /// The boot number that the mgr reports to the client.
     boot: AtomicU64,
 }
 
@@ -137,7 +139,8 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     file.fsync().await.unwrap();
     let later = mount.create(&root, b"g", CreateOptions::default()).await.unwrap();
     later.fsync().await.unwrap();
-    // The machine loses power a second time (boot number 9). No change waits for a barrier, so nothing is lost.
+    // The mgr's machine loses power a second time (boot number 9). A barrier has covered all changes, so no change is
+    // lost.
     heard.boot.store(9, SeqCst);
     mount.lookup(&root, b"g").await.unwrap();
     mount.sync_names().await.unwrap();

@@ -1,4 +1,4 @@
-//! Broken connections, lost replies, and servers that stay down.
+//! Tests of broken connections, lost replies, and servers that stay down.
 
 use crate::cluster::{Cluster, options};
 use crate::memory_mgr::MemoryMgr;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, Status};
 
-/// A request timeout that a running server always meets. It is short, because some tests wait until requests to a
+/// A request timeout that is long enough for a running server. It is short, because some tests wait until requests to a
 /// stopped server time out.
 const SHORT: Duration = Duration::from_secs(2);
 /// The time limit of every step, so that a deadlocked test fails.
@@ -96,7 +96,7 @@ async fn a_lost_answer_is_repeated_from_the_reply_cache() {
     mount.rename(&root, b"dir", &root, b"moved").await.unwrap();
     lose();
     mount.remove(&root, b"link").await.unwrap();
-    // The reply cache also keeps replies with errors.
+    // The mgr also stores replies with errors in its reply cache.
     lose();
     assert!(mount.mkdir(&root, b"moved", 0o755).await.unwrap_err().is(Status::Exist));
     lose();
@@ -108,7 +108,7 @@ async fn a_lost_answer_is_repeated_from_the_reply_cache() {
     assert_eq!(mount.getattr(&file).await.unwrap().nlink, 1);
 }
 
-/// Runs one operation of each kind on a new mount, and checks the results.
+/// Runs file operations of each kind on a new mount, and checks their results.
 async fn day(target: &Target, number: u64) {
     let mount = Mount::connect(target, options()).await.unwrap();
     let root = mount.root();
@@ -153,8 +153,8 @@ async fn clients_recover_from_the_loss_of_any_answer_of_the_mgr() {
 async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     let wired = Wired::start(1).await;
     let (mut at, mut in_a_row) = (0, 0);
-    // The proxy also counts the replies of the iod to the mgr, so in some rounds it drops no reply. Stop after three
-    // such rounds in a row.
+    // The proxy also counts the replies of the iod to the mgr, so in some rounds the proxy drops no reply to the
+    // client. Stop after three such rounds in a row.
     while in_a_row < 3 {
         let lost = wired.iods[0].lost();
         wired.iods[0].lose_answer_after(at);
@@ -167,7 +167,7 @@ async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     assert!(at > 6, "the iod sent only {at} answers");
 }
 
-/// Returns whether another lock owner on the same mount gets an exclusive lock on the whole file.
+/// Returns whether a second lock owner on the same mount gets an exclusive lock on the whole file.
 async fn another_owner_gets_a_lock(mount: &Mount, file: &File) -> bool {
     let again = mount.open(&file.node(), OpenFlags::READ_WRITE).await.unwrap();
     let got = again.try_lock(2, ByteRange::ALL, LockKind::Write).await.unwrap();
@@ -191,7 +191,8 @@ async fn interrupted_recovery_is_started_again() {
             two.write_at(0, fill(at + 1, 1000)).await.unwrap();
             two.fsync().await.unwrap();
             assert!(!another_owner_gets_a_lock(&mount, &one).await, "the mgr does not hold the lock any more");
-            // All clients have reclaimed, so the grace period must have ended, and a create succeeds.
+            // All clients have reclaimed their opens and locks, so the mgr must have ended its grace period, and a
+            // create succeeds.
             create(&mount, "three").await.close().await.unwrap();
             one.close().await.unwrap();
             two.close().await.unwrap();
@@ -209,14 +210,14 @@ async fn committed_bytes_are_not_sent_again_when_a_layoutcommit_is_lost() {
         let mount = wired.mount(options()).await;
         let file = Arc::new(create(&mount, "f").await);
         let data = fill(1, 3 << 20);
-        // Write once, so that the client has the addresses of the iods and needs no further request to the mgr for
-        // them.
+        // Write and sync once, so that the client knows the addresses of the iods. Later writes then need no request
+        // for these addresses.
         file.write_at(0, data.clone()).await.unwrap();
         file.fsync().await.unwrap();
         let data = fill(2, 3 << 20);
         file.write_at(0, data.clone()).await.unwrap();
-        // The next reply of the mgr is the reply to LAYOUTCOMMIT, which the client sends after it has committed all
-        // bytes.
+        // The next request to the mgr is a LAYOUTCOMMIT, because the client has already committed all bytes on the
+        // iods. So the proxy delays the reply to the LAYOUTCOMMIT.
         wired.mgr.hold_answers_after(0);
         let synced = tokio::spawn({
             let file = file.clone();
@@ -272,11 +273,11 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         for error in [read.as_ref().err(), synced.as_ref().err()] {
             assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
         }
-        // Earlier operations have reported the lost bytes, so close has no error to report.
+        // fsync or another call has already reported the lost bytes, so close has no error to report.
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");
-    // The mgr places new files on iods that are up, so a new file is usable.
+    // The mgr places new files only on iods that are up, so the client can use a new file.
     let file = create(&mount, "new").await;
     file.write_at(0, fill(9, 3 << 20)).await.unwrap();
     file.close().await.unwrap();
@@ -294,15 +295,15 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
     let other = wired.mount(options()).await;
     wired.iods[0].hold_answers_after(0);
     let work = async {
-        // Send far more reads than the client may have in flight at once. They must time out together, not one after
-        // the other.
+        // Send many more reads than the client may have in flight at the same time. All reads must fail within one
+        // timeout, not after one timeout each.
         let reads = (0..600).map(|_| file.read_at(0, 1000));
         for read in futures_util::future::join_all(reads).await {
             assert_eq!(read.unwrap_err().errno(), 5);
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Operations on names need no iod, so they succeed although the iod does not reply.
+        // Operations on names need no iod. So they succeed although the iod does not reply.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
@@ -327,7 +328,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     file.write_at(0, fill(1, 1000)).await.unwrap();
     file.fsync().await.unwrap();
     assert_eq!(mount.counters().written_via_mgr, 0);
-    // From now on, the mgr can reach the iod, but this client cannot.
+    // From now on, the mgr can connect to the iod, but this client cannot.
     wired.iods[0].hold_requests_from(before + 1);
     file.write_at(0, fill(2, 1000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -341,8 +342,8 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // Wait for one of two events: the iod refuses the delayed write, or the HELLO of a newer connection closes the
-    // connection of the write.
+    // Wait until the iod has refused the delayed WRITE, or has closed the connection of the WRITE because the client
+    // opened a newer connection (HELLO).
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -409,7 +410,7 @@ async fn a_failed_reclaim_fails_only_its_own_file() {
         file.write_at(0, fill(1, 100)).await.unwrap();
         file.fsync().await.unwrap();
     }
-    // The lease expires. Another client removes a file before this client notices the expiry.
+    // The lease of this client expires. Before this client notices the expiry, another client removes one of its files.
     mgr.expire().await;
     let other = mgr.mount(options()).await;
     other.remove(&other.root(), b"gone").await.unwrap();
@@ -439,7 +440,8 @@ async fn a_stream_loses_no_bytes_to_layout_recalls() {
         }
         file.fsync().await.unwrap();
     };
-    // Each new size is larger than the end offset of all writes of this test, so the truncates remove no written byte.
+    // Each truncate sets a size that is larger than the end offset of all writes in this test. So no truncate removes
+    // written bytes.
     let cutting = async {
         for i in 0..8u64 {
             let size = types::SetAttrs { size: Some((64 << 20) + i), ..types::SetAttrs::default() };
@@ -495,7 +497,8 @@ async fn an_invalid_name_in_a_directory_is_a_protocol_error() {
         let named = format!("the mgr sent a name that no file can have: {false_name:?}");
         assert!(error.to_string().contains(&named), "{error}");
         wired.mgr.leave_answers();
-        // The malformed name does not break the connection, and the client can read other directories.
+        // After the reply with the malformed name, the client keeps the connection and can still read other
+        // directories.
         assert_eq!(mount.readdir(&mount.root()).next_page().await.unwrap().unwrap().len(), number + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The automatic write threshold follows the load of the mgr, which is slow or does not reply at all.
+//! The automatic write threshold follows the load of the mgr: the tests make the mgr slow, or keep it from replying.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -12,12 +12,12 @@ use tokio::runtime::Runtime;
 
 /// The delay that the proxy adds to each message to and from an iod.
 const WAY: Duration = Duration::from_millis(20);
-/// How long the thread of a busy mgr blocks each time, before it serves requests again.
+/// How long the thread of a busy mgr blocks each time before it serves requests again.
 const BUSY: Duration = Duration::from_millis(150);
 /// The time limit of each step of a test.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Starts a proxy to `target` that delays all data, and returns its address.
+/// Starts a proxy to `target` that delays all data in both directions. Returns the address of the proxy.
 fn far(target: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,13 +44,13 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the only thread of the mgr does besides serving requests.
+/// What the only thread of the mgr does, apart from serving requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LoadState {
     Idle,
     /// The thread repeatedly blocks for [`BUSY`].
     Busy,
-    /// The thread blocks until the test sets another value of this type.
+    /// The thread blocks until the test sets another state.
     Still,
 }
 
@@ -88,7 +88,7 @@ fn runtime(threads: usize) -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()
 }
 
-/// Starts a cluster with one iod behind a proxy that delays all messages.
+/// Starts a cluster with one iod, behind a proxy that delays all messages to and from the iod.
 fn far_cluster(runtime: &Runtime) -> Cluster {
     runtime.block_on(Cluster::start_behind(1, false, far))
 }
@@ -107,14 +107,14 @@ async fn file(mount: &Mount, name: &str) -> File {
     file
 }
 
-/// Writes 1000 bytes at position `n` after the first 2 MiB; positions are 4096 bytes apart, so no two writes are
-/// adjacent.
+/// Writes 1000 bytes at position number `n` behind the first 2 MiB of the file. Two positions are 4096 bytes apart, so
+/// no two writes are adjacent.
 async fn write(file: &File, n: u64) {
     file.write_at((2 << 20) + n * 4096, Bytes::from(vec![2; 1000])).await.unwrap();
 }
 
-/// The client sends single writes on the direct path to measure its latency. Writes directly after the range of such a
-/// write do not count as sequential with it, and stay on the mgr path.
+/// On the direct path, the client sends single writes as probes to measure the latency. A write that begins where a
+/// probe ended does not count as sequential, and stays on the mgr path.
 #[test]
 fn writes_behind_a_latency_probe_do_not_follow_it_to_the_direct_path() {
     let (servers, clients) = (runtime(1), runtime(2));
@@ -172,12 +172,13 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         load_thread.set(LoadState::Idle);
-        // The mgr reports a moving average of its queue delay. So the client sends small writes to the idle mgr again
-        // only after several new samples.
+        // The mgr reports a moving average of its queue delay. So after the mgr has become idle, several reports must
+        // arrive before the client sends small writes to the mgr again.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
-            // GETATTR also returns the queue delay of the mgr, so its reply updates the write threshold.
+            // The reply to GETATTR contains the queue delay of the mgr, from which the client computes the write
+            // threshold again.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;
@@ -202,7 +203,8 @@ fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
         }
         assert!(mount.write_threshold() > 1000);
         load_thread.set(LoadState::Still);
-        // The first writes wait for the mgr. The client then notices the wait, and later writes take the direct path.
+        // The first small writes wait for the mgr. When the client notices this wait, it sends later writes on the
+        // direct path.
         let straight = mount.counters().written_direct;
         let mut writers = Vec::new();
         while mount.counters().written_direct < straight + 5000 {

@@ -39,7 +39,7 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     let found = mine.test_lock(2, bytes(15, u64::MAX), EXCLUSIVE).await.unwrap();
     assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: Some(1) }));
     assert_eq!(mine.test_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), None);
-    // Unlock the middle of the range, and downgrade the end of the range to a shared lock.
+    // Unlock the middle of the locked range, and downgrade the lock on the end of the range to a shared lock.
     mine.unlock(1, bytes(12, 3)).await.unwrap();
     mine.lock(1, bytes(15, u64::MAX), SHARED).await.unwrap();
     assert!(theirs.try_lock(1, bytes(12, 100), SHARED).await.unwrap());
@@ -47,7 +47,8 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     theirs.unlock(1, ByteRange::ALL).await.unwrap();
     assert!(mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(mgr.counts().locks, 4, "two locks before the gap and three after it, one of them unlocked");
-    // Lock owners belong to the mount, so another open can release the locks of the same owner.
+    // Lock owners belong to the mount. So an open can release a lock that the same lock owner acquired through another
+    // open.
     let again = open(&mount, "f").await;
     again.unlock(1, bytes(0, 15)).await.unwrap();
     assert!(theirs.try_lock(1, bytes(0, 15), EXCLUSIVE).await.unwrap());
@@ -80,7 +81,8 @@ async fn the_next_lock_holder_sees_bytes_written_under_the_lock() {
         }
         mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
         mine.unlock(1, ByteRange::ALL).await.unwrap();
-        // This client gets the lock only after the other client has held it and written the file.
+        // The other client already waits for the lock. So this client gets the lock only after the other client has
+        // written the file and released the lock.
         mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
         assert_eq!(read(&mine).await, b"later");
     };
@@ -110,8 +112,8 @@ async fn a_lock_whose_request_was_cancelled_is_not_held() {
             tokio::task::yield_now().await;
         }
     }
-    // After the cancelled request, the lock owner holds only the lock that it held before the request. So all other
-    // bytes become free.
+    // After the cancelled lock request, the lock owner holds only the lock that it held before the request. So all
+    // bytes outside this lock become free.
     for free in [bytes(0, 5), bytes(6, 4)] {
         while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
             tokio::task::yield_now().await;
@@ -135,7 +137,7 @@ async fn locks_survive_an_expired_lease_without_conflicting_requests() {
     assert!(theirs.try_lock(1, bytes(0, 1), SHARED).await.unwrap());
 }
 
-/// Waits until the client has noticed that it lost a lock on this file.
+/// Waits until the client has noticed that it has lost a lock on this file.
 async fn wait_for_lock_loss(file: &File) {
     loop {
         match file.read_at(0, 1).await {
@@ -172,11 +174,13 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     ] {
         assert_eq!((error.kind(), error.errno()), (ErrorKind::LockLost, 5));
     }
-    // After the unlock, the file is usable again. It does not contain the bytes written under the lost lock.
+    // After the program has unlocked, it can use the file again. The file does not contain the bytes that the program
+    // wrote under the lost lock.
     assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(read(&mine).await, b"theirs");
     mine.close().await.unwrap();
-    // The client has also lost its locks on other files. Files without locks are not affected.
+    // This client has lost all its locks, also on a file that the other client has not locked. Files on which this
+    // client held no lock are not affected.
     assert_eq!(locked.write_at(0, Bytes::from_static(b"x")).await.unwrap_err().kind(), ErrorKind::LockLost);
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     free.fsync().await.unwrap();
@@ -188,8 +192,8 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
-/// After the lease of a client has expired, the bytes that this client buffered do not overwrite bytes that another
-/// client wrote after the expiry. Buffered bytes of files that no other client wrote are not lost.
+/// When the lease of a client expires, its buffered bytes do not overwrite bytes that another client writes after the
+/// expiry. The buffered bytes of files that no other client writes are not lost.
 #[tokio::test]
 async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     let mgr = MemoryMgr::start().await;
@@ -206,7 +210,8 @@ async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     assert!(error.is(Status::Io), "{error}");
     assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
     free.fsync().await.unwrap();
-    // fsync has reported the lost bytes, so the client accepts new writes and does not lose them.
+    // fsync has reported the loss of the buffered bytes. So the client accepts new writes, and writes their bytes to
+    // the file.
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mine.close().await.unwrap();
     assert_eq!(read(&theirs).await, b"miners");
@@ -225,7 +230,7 @@ async fn an_expired_client_loses_its_locks_and_keeps_its_files() {
     free.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     free.fsync().await.unwrap();
     assert_eq!(locked.read_at(0, 3).await.unwrap_err().kind(), ErrorKind::LockLost);
-    // The program has not unlocked, so close reports the lost lock.
+    // The program has not unlocked after the loss of its lock, so close reports the lost lock.
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     let again = open(&mount, "f").await;
     again.lock(7, bytes(0, 1), EXCLUSIVE).await.unwrap();
@@ -245,7 +250,8 @@ async fn a_file_denied_by_another_client_fails_and_other_files_do_not() {
     mgr.open_alone(&file.node().handle).await;
     wait_for_lock_loss(&file).await;
     assert_eq!(file.unlock(1, ByteRange::ALL).await.unwrap_err().kind(), ErrorKind::LockLost);
-    // The open of the other client denies all access (share deny), so the mgr refuses to open the file again.
+    // Another client has opened the file and denies access by other clients (share deny). So the mgr refuses the new
+    // OPEN of this client.
     assert!(file.read_at(0, 1).await.unwrap_err().is(Status::Delay));
     let other = create(&mount, "g").await;
     other.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -311,10 +317,10 @@ async fn a_single_appender_needs_few_locks_and_writes() {
         assert_eq!(mine.append(Bytes::from(vec![i as u8; 3])).await.unwrap(), 3 * i);
     }
     let after = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
-    // The time for a hundred appends varies. All appends within a tenth of a second share one append lock.
+    // The time for 100 appends varies from run to run. All appends within a tenth of a second share one append lock.
     assert!(after.0 - before.0 <= 10 && after.1 - before.1 <= 10, "{before:?} {after:?}");
-    // A client makes appended bytes durable when it releases the append lock, so the next appender finds them without
-    // an fsync.
+    // The client makes appended bytes durable before it releases the append lock. So the next appender, on another
+    // client, appends after these bytes even without an fsync.
     assert_eq!(theirs.append(Bytes::from_static(b"next")).await.unwrap(), 300);
     mine.close().await.unwrap();
     let all = read(&theirs).await;
@@ -338,7 +344,8 @@ async fn appends_of_several_mounts_do_not_overlap() {
             for i in 0..30u8 {
                 places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
                 if i % 11 == who {
-                    // Keep the append lock unused for long enough that the other clients can append.
+                    // Do not append for some time, so that this client releases the append lock and the other clients
+                    // can append.
                     tokio::time::sleep(std::time::Duration::from_millis(120)).await;
                 }
             }

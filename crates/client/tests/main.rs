@@ -1,5 +1,5 @@
-//! Tests of the client with real servers: each test starts an mgr and iods in its own process. All files are one test
-//! program, because linking the servers to one program per file took minutes.
+//! Tests of the client with real servers: each test starts an mgr and iods in its own process. All test files are
+//! linked into one program. With one program for each file, linking the servers took minutes.
 
 #[path = "support/cluster.rs"]
 mod cluster;

@@ -1,5 +1,5 @@
-//! Random I/O on both paths while policies change, compared with a byte array in memory (the model). One test uses one
-//! client, the other uses two clients with byte-range locks.
+//! Random I/O on the direct path and the mgr path while policies change, compared with a byte array in memory (the
+//! model). One test uses one client, the other uses two clients with byte-range locks.
 //!
 //! With `WEIR_TEST_SCALE=full`, each test runs 100,000 operations. `WEIR_TEST_SEED` repeats a run with the seed that
 //! the run printed.
@@ -33,7 +33,7 @@ impl SeededRandom {
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let seed = self.roll();
-        // Never return 0, which stands for bytes that were not written.
+        // Never return the byte 0, because 0 stands for bytes of the file that were not written.
         (0..len as u64).map(|i| 1 + ((seed ^ i.wrapping_mul(0x2545_f491)) >> 9) as u8 % 255).collect()
     }
 }
@@ -48,9 +48,9 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| getrandom::u64().unwrap())
 }
 
-/// The write thresholds that the tests set. The lengths of writes lie around these thresholds.
+/// The write thresholds in bytes that the tests set. The lengths of the writes lie near these thresholds.
 const THRESHOLDS: [usize; 5] = [0, 700, 4096, 10_000, 30_000];
-/// Other policy settings that the tests change.
+/// Policy settings that the tests change in addition to the numeric write thresholds.
 const OTHERS: &[(&str, &str)] = &[
     ("write_threshold", "max"),
     ("write_threshold", "auto"),
@@ -102,7 +102,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Panics with the first differing offset if the bytes read at offset `at` are not the expected ones.
+/// Panics if `got`, the bytes that were read at offset `at`, differ from `want`. The message contains the first offset
+/// at which they differ.
 fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
     if got != want {
         let first = got.iter().zip(want).position(|(a, b)| a != b).unwrap_or(got.len().min(want.len()));
@@ -110,7 +111,7 @@ fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
     }
 }
 
-/// The maximum length of the file.
+/// The maximum length of the file in the test with one client, in bytes.
 const LONGEST: usize = 200_000;
 
 /// The state of the test with one client, which has the file open twice.
@@ -220,7 +221,7 @@ fn one_client_reads_its_own_writes_on_both_paths() {
     });
 }
 
-/// The length of the shared file, in bytes. It changes only while one client has locked the whole file.
+/// The length of the shared file in bytes. The length changes only while a client holds a lock on the whole file.
 const SHARED: usize = 120_000;
 
 /// One of two clients that read and write a file under byte-range locks.
@@ -237,7 +238,7 @@ impl Sharer {
         look(&mut self.model.lock().unwrap())
     }
 
-    /// Runs until both clients together have executed all operations.
+    /// Executes random operations until both clients together have executed the required number of operations.
     async fn run(mut self) {
         while self.left.load(Relaxed) > 0 {
             let whole = self.random.below(8) == 0;
@@ -249,7 +250,7 @@ impl Sharer {
             let writing = whole || self.random.below(3) > 0;
             let kind = if writing { LockKind::Write } else { LockKind::Read };
             self.file.lock(1, range, kind).await.unwrap();
-            // The other client may have changed the file size, so request it.
+            // The other client may have changed the file size before this client got the lock, so request the size.
             self.file.refresh().await.unwrap();
             let (from, to) = if whole { (0, SHARED) } else { (at, at + range.len as usize) };
             for _ in 0..1 + self.random.below(12) {
@@ -264,7 +265,7 @@ impl Sharer {
         self.file.close().await.unwrap();
     }
 
-    /// Reads or writes a part of the locked range, changes the policy, or syncs.
+    /// Executes one random operation: reads or writes within the locked range, changes the policy, or syncs.
     async fn step(&mut self, (from, to): (usize, usize), writing: bool) {
         let at = from + self.random.below(to - from);
         let len = length(&mut self.random).min(to - at);
@@ -284,7 +285,7 @@ impl Sharer {
         }
     }
 
-    /// Truncates the file and extends it to its old length. The caller has locked the whole file.
+    /// Truncates the file, then extends it to its old length. The caller holds a lock on the whole file.
     async fn cut(&mut self) {
         let size = self.random.below(SHARED);
         self.file.set_len(size as u64).await.unwrap();

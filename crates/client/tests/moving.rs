@@ -12,17 +12,18 @@ use types::{FileId, IodId, Status};
 
 /// The length of a block in bytes: the stripe unit of the file, and the length of each write.
 const BLOCK: usize = 4096;
-/// Number of blocks of the file. A client writes the blocks whose number modulo `WRITERS` is the number of the client.
+/// Number of blocks of the file. Client number `n` writes the blocks whose number modulo `WRITERS` is `n`.
 const BLOCKS: usize = 48;
 /// Number of writing clients.
 const WRITERS: usize = 3;
-/// The pairs of iods, in a cluster of four, that the file moves to one after the other. The second move keeps both
-/// iods, and the last move keeps one of them.
+/// The pairs of iods, in a cluster of four, to which the file moves one after the other. The second move keeps both
+/// iods of the file, and the last move keeps one iod.
 const PAIRS: [[u16; 2]; 4] = [[0, 1], [0, 1], [2, 3], [3, 0]];
 /// The time limit of every step, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);
 
-/// For each block, the version of the last completed write (`answered`) and of the last write that has begun (`begun`).
+/// For each block, the version number of the last write that has returned (`answered`), and of the last write that has
+/// begun (`begun`).
 struct Versions {
     answered: Vec<AtomicU8>,
     begun: Vec<AtomicU8>,
@@ -42,8 +43,8 @@ impl Versions {
         self.answered[block].store(version, SeqCst);
     }
 
-    /// Reads all blocks. Every byte must have the version of a write that had completed before the read, or of a later
-    /// write that has begun.
+    /// Reads all blocks. Each byte must be from the last write of its block that had returned before the read began, or
+    /// from a write that began later.
     async fn check(&self, file: &File) {
         let least: Vec<u8> = self.answered.iter().map(|version| version.load(SeqCst)).collect();
         let got = file.read_at(0, BLOCKS * BLOCK).await.unwrap().to_vec();
@@ -56,7 +57,8 @@ impl Versions {
     }
 }
 
-/// Writes and reads blocks until `versions.over` is set; returns the number of rounds.
+/// Writes and reads blocks until another task sets `versions.over`. Returns the number of rounds, each of which writes
+/// one block and reads all blocks.
 async fn work(file: &File, versions: &Versions, writer: usize) -> usize {
     let mut rounds = 0;
     while !versions.over.load(SeqCst) {
@@ -75,7 +77,7 @@ async fn work(file: &File, versions: &Versions, writer: usize) -> usize {
     rounds
 }
 
-/// Starts a cluster of four iods with a lease time of two seconds, whose files have objects on two iods.
+/// Starts a cluster of four iods with a lease time of two seconds. New files have objects on two of the iods.
 async fn four() -> Cluster {
     let mut cluster = Cluster::start(4).await;
     cluster.lease_secs = Some(2);
@@ -93,7 +95,7 @@ async fn open(mount: &Mount) -> File {
     mount.open(&node, OpenFlags::READ_WRITE).await.unwrap()
 }
 
-/// Moves a file to new objects on two iods; retries until the mgr accepts the move.
+/// Moves a file to new objects on two iods. Repeats the request until the mgr accepts it.
 async fn moved(cluster: &Cluster, file: FileId, pair: [u16; 2]) {
     let mgr = cluster.mgr.as_ref().unwrap();
     let begun = Instant::now();
@@ -127,7 +129,7 @@ async fn clean(cluster: &Cluster) {
 async fn a_file_moves_under_its_readers_and_writers() {
     let mut cluster = four().await;
     let versions = Versions::new();
-    // The third client has a layout. From now on, it receives nothing from the mgr, not even the recall of the layout.
+    // The third client gets a layout. Later, the proxy stops all mgr messages to this client, even the layout recall.
     let address: SocketAddr = cluster.target.address().parse().unwrap();
     let line = Proxy::start(address, Arc::new(Meter::default()));
     let target = Target::parse(&format!("weir://{}/", line.address())).unwrap();
@@ -156,7 +158,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
     line.hold_answers_after(0);
     for (round, pair) in PAIRS.into_iter().enumerate() {
         if round == 2 {
-            // In round 2, one iod of the file is down while the move begins.
+            // In round 2, one iod that stores the file is down during a first attempt to move the file.
             let file = open(&one).await;
             let id = used(&file).await.1[0];
             file.close().await.unwrap();
@@ -169,7 +171,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
         if round == 0 {
             assert!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked > 0, "the third client kept its layout");
             line.drop_answers();
-            // The third client continues to read and write without an error.
+            // The third client can still read and write the file without an error.
             versions.check(&quiet).await;
             for block in (2..BLOCKS).step_by(WRITERS) {
                 versions.write(&quiet, block).await;

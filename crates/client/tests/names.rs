@@ -144,8 +144,8 @@ async fn creating_writing_and_finishing_a_file_takes_three_compounds() {
     file.write_at(0, Bytes::from_static(b"hello")).await.unwrap();
     let changes = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
     let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap();
-    // The client sends three COMPOUNDs: the create, the write on the mgr path, and one COMPOUND for all remaining
-    // changes.
+    // The client sends three COMPOUNDs: one for the create, one for the write on the mgr path, and one for the mode
+    // change, the close and the rename.
     assert_eq!(mount.counters().rpc("COMPOUND") - before, 3, "{:?}", mount.counters());
     assert_eq!((attrs.size, attrs.mode), (5, 0o640));
     let (node, _) = mount.lookup(&root, b"final").await.unwrap();
@@ -179,7 +179,7 @@ async fn the_mgr_path_stores_and_truncates_bytes() {
     file.close().await.unwrap();
     let counters = mount.counters();
     assert!(counters.written_via_mgr >= 3_000_006 && counters.written_direct == 0, "{counters:?}");
-    // Truncate the file by opening it.
+    // Truncate the file with an open that has the truncate flag (`O_TRUNC`).
     let (node, _) = mount.lookup(&mount.root(), b"f").await.unwrap();
     let file = mount.open(&node, OpenFlags { truncate: true, ..OpenFlags::WRITE }).await.unwrap();
     assert_eq!(file.size(), 0);
@@ -194,7 +194,8 @@ async fn files_are_opened_again_after_the_lease_expired() {
     file.write_at(0, Bytes::from_static(b"before")).await.unwrap();
     file.fsync().await.unwrap();
     mgr.expire().await;
-    // With the next request, the client notices that the session is lost, and opens the file again.
+    // In the reply to the next request, the client notices that the mgr has ended the session. The client then opens
+    // the file again.
     assert_eq!(mount.getattr(&file.node()).await.unwrap().size, 6);
     file.write_at(6, Bytes::from_static(b" and after")).await.unwrap();
     file.fsync().await.unwrap();
@@ -222,8 +223,8 @@ async fn requests_in_flight_survive_an_expired_lease() {
         .collect();
     while !readers.iter().all(|reader| reader.is_finished()) {
         mgr.expire().await;
-        // Wait for some I/O, so that the next lease expiry affects READs and WRITEs, and not only the creation of
-        // sessions.
+        // Wait until some I/O has succeeded. Otherwise the next lease expiry could hit only the creation of a new
+        // session, and no READ or WRITE.
         let (before, rpcs) = (mount.counters(), |c: client::Counters| c.rpc("READ") + c.rpc("WRITE"));
         while rpcs(mount.counters()) < rpcs(before.clone()) + 16 && !readers.iter().all(|r| r.is_finished()) {
             tokio::task::yield_now().await;
@@ -279,14 +280,15 @@ async fn requests_over_cut_connections_are_executed_exactly_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     for i in 0..300u32 {
-        // If the mgr executed the rename twice, the second execution would fail. If the mkdir were lost, the rename
-        // would not find the directory.
+        // A second execution of the rename would fail. Without the mkdir, the rename would not find the directory. So
+        // the test fails unless the mgr executes each request exactly once.
         let (from, to) = (format!("from{i}"), format!("to{i}"));
         let made = async {
             mount.mkdir(&root, from.as_bytes(), 0o755).await.unwrap();
             mount.rename(&root, from.as_bytes(), &root, to.as_bytes()).await.unwrap();
         };
-        // Close the connection during the first request, either before the request arrives or before its reply arrives.
+        // Close the connection during the first request: either before the request reaches the mgr, or before the reply
+        // reaches the client.
         let cut = async {
             for _ in 0..i % 5 {
                 tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! Negative-lookup caching: lookups of missing names cost no request, and a lookup finds a new name of any client at
-//! once.
+//! Tests of negative-lookup caching. Lookups of missing names cost no request, and a lookup finds a new name at once,
+//! whichever client created the name.
 
 use crate::cluster::Cluster;
 use crate::memory_mgr::{MemoryMgr, options};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use types::{Cred, FileKind, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// A time limit that no step exceeds, even on a busy machine.
+/// A time limit that no step of a test exceeds, even on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
 async fn is_there(mount: &Mount, dir: &Node, name: &[u8]) -> bool {
@@ -22,7 +22,7 @@ async fn is_there(mount: &Mount, dir: &Node, name: &[u8]) -> bool {
     }
 }
 
-/// Looks up a missing name; returns whether the cache answered without a request.
+/// Looks up a missing name. Returns whether the negative-lookup cache answered, without a request to the mgr.
 async fn is_known(mount: &Mount, dir: &Node) -> bool {
     let before = mount.counters().absent;
     assert!(!is_there(mount, dir, b"none").await);
@@ -110,8 +110,8 @@ async fn own_new_names_are_found_and_own_removed_names_are_not() {
         assert!(!is_there(&mount, &dir, b"new").await, "{what}: removed");
     }
     let counters = mount.counters();
-    // Only lookups of existing names cost requests: for each entry of `WAYS`, one lookup of `old` and one of `new`, and
-    // one more lookup of `old` for the hard link.
+    // Only lookups of existing names cost requests. For each entry of `WAYS`, the test looks up `old` and `new` once,
+    // and looks up `old` once more to create the hard link.
     assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
     assert!(counters.absent >= 2 * WAYS.len() as u64);
     assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);
@@ -130,8 +130,8 @@ async fn new_names_of_another_client_are_found_at_once() {
         way(&other, &dir).await;
         assert!(is_there(&one, &dir, b"new").await, "{what}");
         assert!(is_there(&other, &dir, b"new").await, "{what}");
-        // The client that lost its delegation does not request another one at once. Otherwise, clients that create
-        // names in the same directory often wait for each other's delegation.
+        // After a recall of its directory delegation, a client requests no new delegation for a while. Otherwise,
+        // clients that create names in the same directory would often wait for recalls of each other's delegations.
         assert!(!is_known(&one, &dir).await, "{what}");
         assert!(is_known(&other, &dir).await, "{what}");
     }
@@ -204,7 +204,8 @@ async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     let dir = mkdir(&one, "d").await;
     learn(&one, &dir).await;
     cluster.restart_mgr().await;
-    // The mgr executes no change before all clients have reclaimed, so send a request of the first client too.
+    // The restarted mgr executes no change before all clients have reclaimed. So send a request of the first client
+    // too, so that it notices the restart and reclaims.
     let root = one.root();
     let (_, found) = tokio::join!(touch(&other, &dir, b"new"), one.getattr(&root));
     found.unwrap();
@@ -212,7 +213,7 @@ async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     learn(&one, &dir).await;
     touch(&other, &dir, b"newer").await;
     assert!(is_there(&one, &dir, b"newer").await);
-    // A client that disconnects returns its delegations, so that other clients need not wait for them.
+    // A client that disconnects returns its directory delegations, so that other clients do not wait for a recall.
     let dir = mkdir(&one, "e").await;
     learn(&one, &dir).await;
     one.disconnect().await.unwrap();

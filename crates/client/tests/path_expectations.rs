@@ -1,5 +1,5 @@
-//! Path expectations: the mgr executes an operation only if the expected paths still lead to the file. Otherwise the
-//! operation changes nothing.
+//! Tests of path expectations. The mgr executes an operation only if the expected paths still lead to the file.
+//! Otherwise the operation changes nothing.
 
 use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ async fn outcome<T>(operation: impl Future<Output = client::Result<T>>) -> Optio
     operation.await.err()
 }
 
-/// Runs each operation by name, and returns its error, if any.
+/// Calls each operation that uses a name or a path. Returns the names of the operations, each with its error, if any.
 async fn all(tree: &Tree) -> Vec<(&'static str, Option<Error>)> {
     let (mount, dir, file) = (tree.expecting(), &tree.dir, &tree.file);
     let mode = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
@@ -76,7 +76,7 @@ async fn operations_are_executed_if_their_paths_still_lead_to_the_file() {
     for (what, error) in all(&tree).await {
         assert_eq!(error, None, "{what}");
     }
-    // With two path expectations for a file, the mgr executes an operation only if both names lead to the file.
+    // With two path expectations for one file, the mgr executes an operation only if both paths lead to the file.
     tree.mount.link(&tree.file, &tree.root, b"second").await.unwrap();
     let both = [walk(&tree.root, &["a", "b", "f"], &tree.file), walk(&tree.root, &["second"], &tree.file)];
     let mount = tree.mount.expecting(both.to_vec());
@@ -96,8 +96,8 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
     let states = |mount: Mount, file: Node, dir: Node| async move {
         (mount.getattr(&file).await.unwrap().change, mount.getattr(&dir).await.unwrap().change)
     };
-    // In the first round, another directory has the old name of the moved directory. In the second round, no directory
-    // has this name.
+    // The expected directory has moved. In the first round, its old path leads to another directory. In the second
+    // round, its old path leads nowhere.
     mount.rename(&above, b"b", root, b"moved").await.unwrap();
     mount.mkdir(&above, b"b", 0o755).await.unwrap();
     for round in 0..2 {
@@ -112,8 +112,8 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
             mount.remove(root, b"a").await.unwrap();
         }
     }
-    // Without path expectations, the moved files are accessible. An operation that fails for another reason does not
-    // return the error of a moved path.
+    // Without path expectations, an operation still finds a file that has moved. If an operation fails for another
+    // reason than a path expectation, its error does not report a moved path.
     assert!(!mount.lookup(&tree.dir, b"none").await.unwrap_err().is_moved());
     mount.getattr(&tree.file).await.unwrap();
 }
@@ -145,7 +145,8 @@ async fn a_path_too_long_for_a_compound_is_not_checked() {
         dir = mount.mkdir(&dir, name.as_bytes(), 0o755).await.unwrap().0;
         names.push(&name[..]);
         let expecting = mount.expecting(vec![walk(&mount.root(), &names, &dir)]);
-        // RENAME sends the largest COMPOUND: two path checks and one more LOOKUP.
+        // RENAME with path expectations is the largest COMPOUND of these operations: it checks two paths and needs one
+        // more LOOKUP.
         expecting.mkdir(&dir, b"x", 0o755).await.unwrap();
         expecting.rename(&dir, b"x", &dir, b"y").await.unwrap();
         expecting.lookup(&dir, b"y").await.unwrap();

@@ -39,21 +39,21 @@ async fn fill(file: File, runs: &[usize]) {
     let mut at = 0;
     for run in runs {
         file.write_at(at, Bytes::from(vec![7; *run])).await.unwrap();
-        // Leave a gap, so that the client does not join the ranges to one request.
+        // Leave a gap between the ranges, so that the client does not join them to one request.
         at += 2 * *run as u64;
     }
     file.close().await.unwrap();
 }
 
-/// The counters of a mount, or their increase during some operations.
+/// The counters of a mount, or the increase of these counters during some operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Done {
     compounds: u64,
     layouts: u64,
-    /// The number and the bytes of writes: `mgr` to the mgr, `iods` to iods.
+    /// The count and the bytes of write requests to the mgr (`mgr`) and to iods (`iods`).
     mgr: (u64, u64),
     iods: (u64, u64),
-    /// The number of bytes read: from the mgr, and from iods.
+    /// The number of bytes that the mount read from the mgr, and from iods.
     read: (u64, u64),
 }
 
@@ -90,20 +90,21 @@ async fn opened(mount: &Mount, node: &Node, dir: Option<&Node>, policy: &str) ->
         .unwrap()
 }
 
-/// Sets one policy for each directory, and checks its effect on the counters.
+/// Sets one policy for each directory, and checks how the policy changes the counters of a mount that writes a file
+/// there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_policy_setting_of_a_directory_takes_effect() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let small = vec![KIB; 16];
-    // The columns: the policy; the lengths of the written ranges, which have gaps between them; (requests, bytes) to
-    // the mgr; (requests, bytes) to the iods; the number of layouts that the client gets.
+    // The columns: the policy; the lengths of the written ranges, which have gaps between them; the count and bytes of
+    // requests to the mgr; the count and bytes of requests to the iods; the count of LAYOUTGETs.
     type Sent = (u64, u64);
     let table: Vec<(&str, Vec<usize>, Sent, Sent, u64)> = vec![
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),
         ("write_threshold=32K", vec![20 * KIB, 40 * KIB], (1, 20 * KIB as u64), (1, 40 * KIB as u64), 1),
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
-        // Together, the two written ranges have more bytes than one request can carry.
+        // The two written ranges together have more bytes than one request can contain.
         ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
         ("write_threshold=32K,layout_when=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
         ("write_threshold=32K,layout_when=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
@@ -120,8 +121,8 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
     ];
     for (n, (policy, runs, mgr, iods, layouts)) in table.into_iter().enumerate() {
         let dir = dir(&mount, &format!("d{n}"), policy).await;
-        // The client opens the first file of a directory under the default policy. The reply contains the policy of the
-        // directory.
+        // When the client opens the first file of a directory, it does not know the policy of the directory yet. The
+        // reply to this open contains the policy.
         create(&mount, &dir, "first").await.close().await.unwrap();
         let done = during(&mount, async { fill(create(&mount, &dir, "f").await, &runs).await }).await;
         assert_eq!((done.mgr, done.iods, done.layouts), (mgr, iods, layouts), "{policy}: {done:?}");
@@ -144,7 +145,7 @@ async fn reads_below_the_read_threshold_take_the_mgr_path() {
     file.close().await.unwrap();
 }
 
-/// The client sends gathered bytes after `gather_delay` without a sync.
+/// The client sends gathered bytes after `gather_delay`, although no program syncs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gathered_bytes_are_sent_after_gather_delay() {
     let cluster = Cluster::start(1).await;
@@ -159,8 +160,8 @@ async fn gathered_bytes_are_sent_after_gather_delay() {
     file.close().await.unwrap();
 }
 
-/// On the direct path, the flush timer sends bytes without a sync, so other clients read them. Later the timer makes
-/// the bytes durable.
+/// On the direct path, the flush timer sends bytes although no program syncs, so other clients can read these bytes.
+/// Later the flush timer makes the bytes durable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_sent_by_the_flush_timer_become_durable_later() {
     let cluster = Cluster::start(2).await;
@@ -190,7 +191,8 @@ async fn bytes_sent_by_the_flush_timer_become_durable_later() {
     file.close().await.unwrap();
 }
 
-/// The policy of a directory applies to later opens of its files on all mounts, without additional round trips.
+/// When a client sets the policy of a directory, the policy applies to later opens of files in this directory on all
+/// mounts. These opens need no additional round trips.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     let cluster = Cluster::start(1).await;
@@ -220,8 +222,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     let done = during(&other, async { fill(create(&other, &there, "new").await, &[KIB]).await }).await;
     // The client sends four COMPOUNDs: to create the file, to write, to commit, and to close.
     assert_eq!((done.compounds, done.mgr), (4, (1, KIB as u64)));
-    // An open without a directory in its options gets no directory policy. An open whose directory has been removed
-    // succeeds.
+    // An open whose options contain no directory gets no directory policy. An open whose options contain a removed
+    // directory succeeds.
     let file = opened(&other, &nodes[0], None, "").await;
     assert_eq!(file.policy().write_threshold, Rule::Fixed(0));
     file.close().await.unwrap();
@@ -233,8 +235,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     opened(&other, &nodes[0], Some(&there), "").await.close().await.unwrap();
 }
 
-/// If a policy setting is made at several levels (server, directory, mount and so on), the last level in the order of
-/// precedence applies. The client reports this level as the origin.
+/// If several levels (such as server, directory and mount) have the same policy setting, the last level in the order of
+/// precedence applies. The client reports this level as the origin of the setting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
@@ -264,7 +266,8 @@ async fn policies_of_later_places_override_earlier_ones() {
     ] {
         assert_eq!(of(&file, part), (text(value), origin), "{}", part.name());
     }
-    // New settings of the file and of the mount apply to an open file at once; new settings of the directory do not.
+    // New policy settings of the file and of the mount apply at once to a file that is open. New settings of the
+    // directory apply only to later opens.
     set(&mount, &node, "write_threshold=5K,read_threshold=5K").await;
     set(&mount, &dir, "gather_delay=7s").await;
     mount.set_policy(b"gather_size", Some(b"8K")).unwrap();
@@ -288,8 +291,8 @@ async fn policies_of_later_places_override_earlier_ones() {
     }
 }
 
-/// An extended attribute that an earlier release stored under the former name of a policy setting keeps its effect. An
-/// attribute under the current name overrides it.
+/// A policy setting in an extended attribute whose name an earlier release used keeps its effect. An attribute with the
+/// current name overrides it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attribute_with_the_former_name_of_a_part_applies() {
     let cluster = Cluster::start(1).await;
@@ -311,7 +314,7 @@ async fn an_attribute_with_the_former_name_of_a_part_applies() {
     assert_eq!(effective.policy.get(Part::LayoutWhen), "first-io");
 }
 
-/// A new policy of the mount applies from the next write on, and the client loses no earlier byte.
+/// A new policy of the mount applies from the next write on, and the client still writes all bytes of earlier writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_mount_policy_applies_to_the_next_write() {
     let cluster = Cluster::start(2).await;
@@ -350,8 +353,8 @@ async fn only_the_first_short_write_after_a_stream_takes_the_direct_path() {
     mount.set_policy(b"write_threshold", Some(b"8K")).unwrap();
     let file = create(&mount, &mount.root(), "f").await;
     let mut at = 0;
-    // The first short write after sequential long writes still takes the direct path. Later short writes take the mgr
-    // path, until the next long write.
+    // A short write that directly follows a sequence of long writes still takes the direct path. Further short writes
+    // take the mgr path, until the next long write.
     for (len, straight) in [(20, true), (1, true), (1, false), (1, false), (30, true), (2, true), (2, false)] {
         let done = during(&mount, async {
             file.write_at(at, Bytes::from(vec![len as u8; len * KIB])).await.unwrap();

@@ -1,5 +1,5 @@
-//! Rare replies of the mgr: NFS4ERR_DELAY, a file that is removed between two operations, and a request whose reply the
-//! mgr did not cache.
+//! Tests of rare replies of the mgr: NFS4ERR_DELAY, NFS4ERR_STALE for a file that is removed between two operations,
+//! and no cached reply to a repeated request.
 
 use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
@@ -85,7 +85,8 @@ async fn an_executed_request_without_cached_reply_is_in_doubt_and_not_repeated()
 #[tokio::test]
 async fn a_reclaim_answered_with_delay_is_retried() {
     let (mgr, mount) = mounted().await;
-    // Use no delegation: the client reclaims a delegation in a separate request, which this test does not expect.
+    // Use no delegation, because the client would reclaim the delegation with a separate request, which this test does
+    // not expect.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let root = mount.root();
     let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
@@ -114,8 +115,9 @@ async fn a_reclaim_answered_with_delay_is_retried() {
     file.close().await.unwrap();
 }
 
-/// Makes the mgr reply once with NFS4ERR_DELAY to the `nth` of the operations SETATTR, CLOSE, RENAME and GETATTR in a
-/// COMPOUND. Returns a list that records, for each COMPOUND, which of these operations it contained.
+/// Makes the mgr reply once with NFS4ERR_DELAY to one operation of a COMPOUND. `nth` is its index among the operations
+/// SETATTR, CLOSE, RENAME and GETATTR. Returns a list that records, for each COMPOUND, which of these operations it
+/// contained.
 fn delay_closing_at(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -151,7 +153,7 @@ async fn closing_resumes_at_the_operation_answered_with_delay() {
         let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
         let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap_or_else(|e| panic!("step {nth}: {e}"));
         assert_eq!((attrs.mode, attrs.size), (0o600, 5), "step {nth}");
-        // The client sends a second request with exactly the delayed operation and the operations after it.
+        // The second request contains exactly the delayed operation and the operations after it.
         let expected = if nth < STEPS.len() { vec![&STEPS[..], &STEPS[nth..]] } else { vec![&STEPS[..]] };
         assert_eq!(*asked.lock().unwrap(), expected, "step {nth}");
         assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
@@ -173,8 +175,8 @@ async fn each_delegation_is_returned_once() {
             if let nfs_argop4::OP_DELEGRETURN(args) = op {
                 noted.lock().unwrap().push(args.deleg_stateid.other);
                 if closes {
-                    // Give the task that returned the previous delegation time to check whether the client has to
-                    // return another delegation of the file.
+                    // The client's task that has returned the previous delegation checks whether it must return another
+                    // delegation of the file. Give this task time for the check.
                     std::thread::sleep(4 * nfs::client::recovery::pause(0));
                 }
             }
@@ -186,8 +188,8 @@ async fn each_delegation_is_returned_once() {
         let theirs = other.open(&mine.node(), OpenFlags::READ).await.unwrap();
         assert!(!mine.is_alone());
         theirs.close().await.unwrap();
-        // The other client's open continues when the mgr receives the DELEGRETURN. The reply to DELEGRETURN may still
-        // be in flight, and this client requests no new delegation before the reply arrives.
+        // The mgr grants the other client's open as soon as it has received the DELEGRETURN. The reply to the
+        // DELEGRETURN may still be in flight. This client requests a new delegation only after this reply.
         while !mine.ask_alone().await.unwrap() {
             tokio::task::yield_now().await;
         }

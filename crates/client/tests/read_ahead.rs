@@ -1,5 +1,5 @@
-//! Read-ahead: it saves requests, as the counters show, and no read returns bytes that are older than the consistency
-//! guarantees allow.
+//! Tests of read-ahead. It reduces the number of requests, as the counters show, and no read returns bytes that are
+//! older than the consistency guarantees allow.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -29,8 +29,8 @@ async fn written(mount: &Mount, name: &[u8], data: &Bytes) -> File {
     mount.open(&node, OpenFlags::READ).await.unwrap()
 }
 
-/// Returns the cost of a reader's requests: the bytes read from iods or lent files, the number of such reads, and the
-/// bytes that the reader found in read-ahead buffers.
+/// Reads the file with these requests, and returns their cost: the bytes read from iods or lent files, the number of
+/// such reads, and the bytes that came from read-ahead buffers.
 async fn cost(mount: &Mount, file: &File, data: &Bytes, requests: impl IntoIterator<Item = (u64, usize)>) -> [u64; 3] {
     let before = mount.counters();
     for (offset, len) in requests {
@@ -54,8 +54,8 @@ async fn sequential_reads_need_few_requests_and_fetch_every_byte_once() {
         let again = mount.open(&file.node(), OpenFlags::READ).await.unwrap();
         let [bytes, requests, ahead] = cost(&mount, &again, &data, all(len)).await;
         assert_eq!(bytes, data.len() as u64, "{len}");
-        // One request for each stripe unit suffices, plus a few more requests where a read-ahead range begins inside a
-        // stripe unit.
+        // The client needs one request for each stripe unit, and additional requests where a read-ahead range begins
+        // inside a stripe unit.
         assert!(requests <= 2 * data.len() as u64 / UNIT, "{len}: {requests} requests");
         assert!(ahead >= bytes - 4 * len as u64, "{len}: {ahead} of {bytes} bytes were read ahead");
         again.close().await.unwrap();
@@ -77,7 +77,8 @@ async fn strided_reads_are_read_ahead_and_random_reads_are_not() {
     let (_cluster, mount) = cluster_and_mount().await;
     let data = fill(2, 16 << 20);
     let file = written(&mount, b"f", &data).await;
-    // The access pattern of one of eight processes, each of which reads every eighth record.
+    // The access pattern of a process that reads every eighth record of the file, as one of eight parallel processes
+    // does.
     let (step, len) = (8 * 47_104, 47_104);
     let records = data.len().div_ceil(step) as u64;
     let requests = (0..records).map(|n| (n * step as u64, len));
@@ -114,7 +115,8 @@ async fn a_lock_discards_bytes_read_ahead_before_another_client_wrote() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends `count` reads of `len` bytes, each `step` bytes after the start of the previous read.
+    /// Sends `count` reads of `len` bytes. The offset of each read is `step` bytes larger than the offset of the
+    /// previous read.
     Read {
         offset: usize,
         len: usize,
@@ -146,8 +148,8 @@ fn steps() -> impl Strategy<Value = Vec<(Step, bool)>> {
     prop::collection::vec((steps, any::<bool>()), 1..25)
 }
 
-/// Two opens on one mount see each other's changes at once, even for bytes that the client has read ahead. A failing
-/// test prints the steps that led to the failure.
+/// If two opens on one mount use the same file, a change through one open is visible through the other open at once,
+/// even in bytes that the client has read ahead. A failing test prints its random steps.
 #[test]
 fn opens_of_one_mount_see_changes_at_once_despite_read_ahead() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! Layout recalls while the holder of the layout is reading or writing.
+//! Tests of layout recalls while the client that holds the layout is reading or writing.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -19,16 +19,16 @@ async fn concurrent_truncates_by_two_clients_do_not_deadlock() {
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     let theirs = other.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     for round in 1..=10 {
-        // After its write, each client holds a layout for writing, which the mgr recalls before the other client
-        // truncates the file.
+        // After its write, each client holds a read-write layout. The mgr recalls this layout before it executes the
+        // truncate of the other client.
         write(&mine, round).await;
         write(&theirs, round).await;
         let (a, b) = tokio::join!(mine.set_len(LEN / 2), theirs.set_len(LEN / 2));
         a.unwrap();
         b.unwrap();
     }
-    // The mgr revokes a layout that a client does not return within a lease time. In this test, both clients have
-    // returned their layouts in time.
+    // The mgr revokes a layout if the client does not return it within a lease time. Here, both clients have returned
+    // their layouts in time.
     assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked, 0);
     mine.close().await.unwrap();
     theirs.close().await.unwrap();

@@ -1,4 +1,4 @@
-//! Restarts of the mgr and of iods while a client writes a file.
+//! Tests of restarts of the mgr and of iods while a client writes a file.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -43,8 +43,8 @@ fn lose_bytes(dir: &Path) {
     }
 }
 
-/// No program waits for a write that the flush timer started. So the client keeps the written bytes, even if the mgr is
-/// unreachable for longer than `retry_timeout`.
+/// A write by the flush timer has no caller that receives an error. So the client keeps the bytes of such a write, even
+/// if the mgr is unreachable for longer than `retry_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mut cluster = Cluster::start(1).await;
@@ -52,8 +52,8 @@ async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // The failed GETATTR shows that the mount considers the mgr unreachable. The GETATTRs in the loop below take longer
-    // than `retry_timeout`, and the flush timer runs in this time.
+    // The first GETATTR fails, so the client has noticed that the mgr is unreachable. The GETATTRs in the loop below
+    // take longer than `retry_timeout`, so that the flush timer runs before the mgr is back.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();
     file.write_at(0, fill(1, 100)).await.unwrap();
@@ -73,7 +73,8 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let file = create(&mount, "f").await;
     let data = fill(1, 9 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Overwrite some bytes. When the client sends the writes again, the newer bytes must still replace the older bytes.
+    // Overwrite some of the written bytes. When the client sends both writes again after the restart of the iods, the
+    // newer bytes must replace the older bytes.
     let top = fill(2, 3 << 20);
     let bottom = file.read_at(0, 9 << 20).await.unwrap().to_vec();
     assert!(bottom == data);
@@ -92,7 +93,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let counters = mount.counters();
     assert!(counters.written_direct >= 20 << 20, "the bytes were not sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
-    // Bytes that fsync made durable survive one more restart of the iods.
+    // Stop and start the iods once more: the bytes that fsync has made durable must survive.
     for i in 0..2 {
         cluster.stop_iod(i);
         cluster.start_iod(i);
@@ -116,7 +117,7 @@ async fn a_write_waits_for_an_iod_to_restart() {
         file.fsync().await.unwrap();
     };
     let back = async {
-        // Start the iods only after the client has sent a request a second time.
+        // Start the iods only after the client has repeated a request.
         while mount.counters().retries == 0 {
             tokio::task::yield_now().await;
         }
@@ -151,7 +152,8 @@ async fn abandoned_bytes_are_not_reported_as_durable() {
     let mount = cluster.mount(Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }).await;
     let file = create(&mount, "f").await;
     file.write_at(0, fill(1, 100)).await.unwrap();
-    // The read makes the client send its pending bytes to the iod, and the iod then loses them.
+    // Before the read, the client sends its pending (written but unsent) bytes to the iod. The iod then loses these
+    // bytes.
     assert!(file.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
     lose_bytes(&cluster.store(0).join("objects"));
@@ -175,7 +177,8 @@ async fn every_writer_gets_the_error_when_bytes_moving_to_the_mgr_path_are_lost(
     let mount = cluster.mount(Options { connect_timeout: quick, retry_timeout: quick, ..options() }).await;
     let one = Arc::new(create(&mount, "f").await);
     let two = mount.open(&one.node(), OpenFlags::READ_WRITE).await.unwrap();
-    // The read makes the client send its pending bytes to the iod, which may lose them.
+    // Before the read, the client sends its pending (written but unsent) bytes to the iod. The iod may lose these bytes
+    // until a COMMIT.
     one.write_at(0, fill(1, 100)).await.unwrap();
     assert!(two.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
@@ -206,8 +209,8 @@ async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // After an iod was unreachable, the client does not try it again for a while. The mgr connects to the iod again
-    // sooner than the client does, so the read takes the mgr path.
+    // After an iod was unreachable, the client does not connect to this iod for some time. The mgr connects to the iod
+    // sooner, so the read of the client takes the mgr path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -247,8 +250,8 @@ async fn the_direct_path_is_used_again_after_a_restart_of_the_mgr() {
     let data = fill(7, 4 << 20);
     file.write_at(0, data.clone()).await.unwrap();
     file.fsync().await.unwrap();
-    // The restarted mgr gives this client a new client id. The connections to the iods still belong to the old client
-    // id.
+    // The restarted mgr gives this client a new client id, but the client opened its connections to the iods under the
+    // old client id.
     cluster.restart_mgr().await;
     assert_eq!(file.refresh().await.unwrap().size, 4 << 20);
     file.write_at(4 << 20, data.clone()).await.unwrap();
@@ -286,11 +289,12 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // The read makes the client send its pending bytes to the iods. The client has not reported these bytes to the mgr.
+    // Before the read, the client sends its pending bytes to the iods. The client has not reported these bytes to the
+    // mgr with LAYOUTCOMMIT.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The reply to `statfs` shows the client that its session and its layout are lost. The client does not report bytes
-    // that are not durable yet.
+    // From the reply to `statfs`, the client learns that its session and its layout are lost. During the reclaim, the
+    // client does not report bytes that are not durable yet.
     mount.statfs().await.unwrap();
     assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
     file.close().await.unwrap();
@@ -303,23 +307,24 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: under a delegation, the truncate would wait until this client has flushed its bytes.
+    // Use no delegation. Under a delegation, the truncate by the other client would wait until this client has flushed
+    // its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // The read makes the client send its pending bytes to the iods, which may lose them.
+    // Before the read, the client sends its pending bytes to the iods. The iods may lose these bytes until a COMMIT.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The restarted mgr knows the open, but not the layout. So it executes a truncate by another client without a
-    // layout recall.
+    // The restarted mgr knows the open of this client, but not its layout. So the mgr executes a truncate by another
+    // client without a layout recall.
     mount.statfs().await.unwrap();
     let other = cluster.mount(options()).await;
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     other.setattr(&node, &SetAttrs { size: Some(10), ..SetAttrs::default() }).await.unwrap();
     file.close().await.unwrap();
-    // The iods have not restarted, so their write verifiers are unchanged. Still, the client has sent the truncated
-    // bytes again, because it lost its layout.
+    // The iods have not restarted, so their write verifiers are unchanged. Nevertheless the client has sent the bytes
+    // that the truncate removed again, because the client lost its layout.
     assert!(read_back(&other, "f").await == data);
     assert_eq!(cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
 }
@@ -328,12 +333,14 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
 async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: under a delegation, the truncate would wait until this client has flushed its bytes.
+    // Use no delegation. Under a delegation, the truncate by the other client would wait until this client has flushed
+    // its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();
-    // A hole is durable at once, so after the punch the client has only the new modification time to report to the mgr.
+    // The punched hole is durable at once. So after the punch, the client still has to report the new modification time
+    // to the mgr, but no bytes.
     file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
     file.write_at(100, fill(6, 100)).await.unwrap();
     assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);
@@ -414,7 +421,8 @@ async fn a_removed_open_file_can_be_closed_across_a_restart_of_the_mgr() {
     file.write_at(0, fill(1, 100_000)).await.unwrap();
     mount.remove(&mount.root(), b"f").await.unwrap();
     cluster.mgr.take().unwrap().stop().await;
-    // The client does not reclaim a file that it is closing. So the restarted mgr removes this file, which has no name.
+    // The client does not reclaim an open that it is closing. So the restarted mgr finds no open of this file, which
+    // has no name, and removes the file.
     let before = mount.counters().retries;
     let closing = tokio::spawn(file.close());
     while mount.counters().retries == before {

@@ -1,5 +1,5 @@
-//! Capabilities: the client renews them before they expire, and sends none to a server that cannot prove that it is an
-//! iod.
+//! Tests of capabilities. The client renews its capabilities before they expire, and sends none to a server that cannot
+//! prove that it is an iod.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -31,8 +31,8 @@ async fn the_layout_of_a_file_in_use_is_renewed_before_it_expires() {
     file.write_at(0, Bytes::from(vec![1; 1 << 20])).await.unwrap();
     let given = || cluster.mgr.as_ref().unwrap().counters().layouts_write;
     let (before, begun) = (given(), Instant::now());
-    // Read and write until the client has renewed the layout twice, which takes longer than the lifetime of one
-    // capability.
+    // Read and write until the client has renewed its layout twice. By then, the capability in the first layout has
+    // expired.
     let mut number = 0u64;
     while given() < before + 2 {
         assert!(begun.elapsed() < Duration::from_secs(60), "the layout was never renewed");
@@ -69,7 +69,7 @@ async fn a_server_that_cannot_prove_to_be_an_iod_gets_no_capability() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no client connected");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Stop the false iod, so that the genuine iod can listen on the same address.
+    // Stop the false iod, so that the genuine iod can listen on the address again.
     rustix::net::shutdown(&address, rustix::net::Shutdown::Both).unwrap();
     drop(address);
     assert!(heard.lock().unwrap().iter().all(|(procedure, _)| *procedure == Procedure::Hello as u32), "{heard:?}");

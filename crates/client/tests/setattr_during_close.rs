@@ -7,13 +7,14 @@ use types::{SetAttrs, SetTime, Timestamp};
 
 const LEN: u64 = 100_000;
 
-/// Writes a file, and starts its deferred close in another task. Yields `turns` times to the closing task, sends
+/// Runs one round: writes a file, starts its deferred close in a second task, yields `turns` times to this task, sends
 /// SETATTR with `changes` by filehandle, and checks the resulting attributes.
 async fn round(mount: &Mount, name: String, changes: SetAttrs, turns: u32) {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     let node = file.node();
     file.write_at(0, Bytes::from(vec![7; LEN as usize])).await.unwrap();
-    // As a FUSE mount does, flush first in half of the rounds: close(2) flushes, and the mount closes the file later.
+    // In half of the rounds, flush the file before the deferred close. A FUSE mount does so: it flushes at close(2) and
+    // closes the file later.
     if turns.is_multiple_of(2) {
         file.flush().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Short-circuit reads: they return the same bytes as reads that the client sends to the iods.
+//! Tests of short-circuit reads: they return the same bytes as reads that the client sends to the iods.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -13,10 +13,10 @@ use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
 const BLOCK: usize = 4096;
-/// The origin (owner and incarnation) of the connections to iods that the tests open themselves.
+/// The origin (owner and incarnation) that the tests use for their own connections to iods.
 const ORIGIN: wire::native::Origin = wire::native::Origin { owner: [1; 16], incarnation: 0 };
 
-/// Returns options without read-ahead, so that each read goes to an iod or to a lent file.
+/// Returns options without read-ahead, so that each read is either sent to an iod or served from a lent file.
 fn plain() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "read_ahead=0").unwrap(), ..options() }
 }
@@ -25,7 +25,7 @@ fn no_short_circuit() -> Options {
     Options { short_circuit: false, ..plain() }
 }
 
-/// Returns bytes that depend on their position and on `seed`.
+/// Returns test data: each byte depends on its position and on `seed`.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -56,7 +56,7 @@ async fn soon(mut done: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the request did not arrive");
 }
 
-/// Repeats a read of this range until it is a short-circuit read.
+/// Repeats a read of this range until the client serves the read from a lent file.
 async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
     let before = mount.counters().short_circuit_reads;
     soon(async || {
@@ -66,7 +66,8 @@ async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
     .await;
 }
 
-/// Returns the number of read-only descriptors of this iod's object files that are open in this process.
+/// Returns the number of lent files of this iod that are open in this process: object files with a read-only
+/// descriptor.
 fn lent_files(cluster: &Cluster, iod: usize) -> usize {
     let store = cluster.store(iod).canonicalize().unwrap();
     let of_store = |fd: &std::ffi::OsStr| {
@@ -78,7 +79,7 @@ fn lent_files(cluster: &Cluster, iod: usize) -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().filter(|fd| of_store(&fd.as_ref().unwrap().file_name())).count()
 }
 
-/// Sends an iod a request that only the mgr may send.
+/// Sends to an iod, in the name of the mgr, a request that the iod accepts only from the mgr.
 fn as_mgr(
     cluster: &Cluster,
     iod: usize,
@@ -124,8 +125,8 @@ async fn short_circuit_reads_see_earlier_writes_of_other_clients() {
     let file = create(&one, "f", vec![0; len].into()).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The sequence number of the last write that has returned (`done`), the sequence number of the last write that has
-    // begun (`begun`), and whether all writes have returned (`over`).
+    // The sequence numbers of the last write that has returned (`done`) and of the last write that has begun (`begun`),
+    // and whether the writer has finished (`over`).
     let (done, begun, over) = (AtomicU8::new(0), AtomicU8::new(0), AtomicBool::new(false));
     let writing = async {
         for round in 1..=60 {
@@ -174,7 +175,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
     let counters = mount.counters();
     assert!(counters.short_circuit_reads > 300, "{counters:?}");
     assert_eq!(counters.rpc("LEND"), 3, "one request for each object");
-    // Make two holes: write beyond the end of the file, and punch a hole into it.
+    // Make two holes in the file: write behind the end of the file, and punch a hole.
     file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
     file.punch(types::ByteRange { offset: 1 << 20, len: 1 << 20 }).await.unwrap();
     let mut model = data.to_vec();
@@ -186,7 +187,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
         let end = model.len().min(at as usize + 300_000);
         assert!(read(&file, at, 300_000).await == model[at as usize..end], "from {at}");
     }
-    // The read must report a hole, because programs that copy files skip holes.
+    // A read of a hole must report the hole instead of zeros, because programs that copy files skip holes.
     let far = file.read_at(4 << 20, 1 << 20).await.unwrap();
     assert_eq!(far.segments, [client::Segment::Hole(1 << 20)]);
     file.close().await.unwrap();
@@ -226,8 +227,8 @@ async fn a_fence_ends_short_circuit_reads() {
     as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
     let before = one.counters().short_circuit_reads;
     let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
-    // The test has fenced the object on the iod without the mgr, so the mgr grants no capability for the new
-    // generation. Both clients get the same error.
+    // The test has fenced the object on the iod without the mgr's knowledge. So the mgr grants no capability for the
+    // new generation, and both clients get the same error.
     assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
     assert_eq!(one.counters().short_circuit_reads, before);
     assert_eq!(lent_files(&cluster, 0), 0);
@@ -243,7 +244,7 @@ async fn an_object_created_again_is_not_read_from_its_old_file() {
     borrow(&other, &reader, 0, BLOCK).await;
     as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
     let lent = other.counters().short_circuit_reads;
-    // Without a loan, the client reads from the iod, which returns zeros for an object that does not exist.
+    // If the client has no loan, it sends the read to the iod, which returns zeros for an object that does not exist.
     assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
     file.write_at(0, fill(5, 100_000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -261,7 +262,7 @@ async fn short_circuit_reads_end_with_the_iod_and_resume_after_its_restart() {
     let file = create(&mount, "f", fill(6, 100_000)).await;
     borrow(&mount, &file, 0, BLOCK).await;
     cluster.stop_iod(0);
-    // The client notices the closed connection a moment later, so repeat the read until it fails.
+    // The client notices only after a moment that the iod has closed the connection. So repeat the read until it fails.
     soon(async || file.read_at(0, BLOCK).await.is_err()).await;
     let lent = mount.counters().short_circuit_reads;
     assert_eq!(lent_files(&cluster, 0), 0, "a file of a dead iod is still open");
@@ -280,10 +281,11 @@ async fn lent_files_are_closed_with_the_layout_and_with_the_file() {
     let file = create(&one, "f", fill(7, 100_000)).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The iod runs in this process, and may still have its own descriptor of the lent file. Wait until only the client
-    // has a descriptor.
+    // The iod runs in the same process as the client, and may still have its own descriptor of the lent file. Wait
+    // until only the client has a descriptor.
     soon(async || lent_files(&cluster, 0) == 1).await;
-    // For a truncate, the mgr recalls the layouts of other clients, and a client without a layout closes its loans.
+    // Before a truncate, the mgr recalls the layouts of other clients. A client that returns its layout closes its
+    // loans of the objects.
     file.set_len(90_000).await.unwrap();
     assert_eq!(lent_files(&cluster, 0), 0);
     assert!(read(&reader, 0, 100_000).await == fill(7, 90_000));
@@ -338,7 +340,7 @@ async fn the_socket_of_another_user_is_not_used() {
     }
     assert_eq!(mount.counters().short_circuit_reads, 0);
     file.close().await.unwrap();
-    // If root owns the socket, the client trusts the iod and makes short-circuit reads.
+    // If root owns the Unix socket of the iod, the client trusts the iod and makes short-circuit reads.
     std::os::unix::fs::chown(&socket, Some(0), None).unwrap();
     let mount = cluster.mount(plain()).await;
     let file = open(&mount, "file").await;

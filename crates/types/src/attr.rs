@@ -1,4 +1,4 @@
-//! File attributes, as the namespace stores them and every protocol reports them.
+//! File attributes, as the metadata store stores them and every protocol reports them.
 
 use crate::{FileId, Timestamp};
 use bytes::Bytes;
@@ -54,32 +54,32 @@ pub struct Attrs {
     pub uid: u32,
     /// Group id of the file.
     pub gid: u32,
-    /// Length in bytes; for a symlink the length of the target, for a directory the number of entries.
+    /// Length in bytes. For a symlink, the length of the target; for a directory, the number of entries.
     pub size: u64,
     /// Bytes of storage that the file uses.
     pub used: u64,
-    /// Whether the file may have holes. Then `used` is only an upper bound, and only the iods know the exact value.
-    /// Only servers set this field.
+    /// Whether the file may have holes. If so, `used` is only an upper bound, and only the iods know the exact number
+    /// of bytes. Only servers set this field.
     pub holes: bool,
     /// Time of the last access.
     pub atime: Timestamp,
-    /// Time of the last change of the content.
+    /// Time of the last change of the file's content.
     pub mtime: Timestamp,
-    /// Time of the last change of the content or the attributes.
+    /// Time of the last change of the file's content or attributes.
     pub ctime: Timestamp,
     /// Time of creation.
     pub btime: Timestamp,
-    /// Change attribute: grows with every change and never decreases (RFC 8881 §5.8.1.4).
+    /// Change attribute: increases with every change of the file, and never decreases (RFC 8881 §5.8.1.4).
     pub change: u64,
     /// Major and minor number of a device node, else zero.
     pub rdev: (u32, u32),
 }
 
-/// Size and alignment of the smallest hole in a file of a local file system, in bytes.
+/// Minimum size and alignment of a hole in a file of a local file system, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Returns whether a write at `from`, after the file end `end`, leaves at least one whole unwritten block between
-/// them.
+/// Returns whether a write at offset `from`, which is after the file's end `end`, leaves a hole: at least one whole
+/// block between `end` and `from` that no program has written.
 pub fn leaves_hole(end: u64, from: u64) -> bool {
     let whole = |block: u64| block.checked_add(BLOCK).is_some_and(|next| next <= from);
     end.checked_next_multiple_of(BLOCK).is_some_and(whole)
@@ -88,7 +88,7 @@ pub fn leaves_hole(end: u64, from: u64) -> bool {
 /// The new access or modification time in a change of attributes (`settime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
-    /// The present time of the server's clock.
+    /// The current time of the server's clock.
     Now,
     /// A time that the client chooses.
     To(Timestamp),
@@ -112,7 +112,7 @@ pub struct SetAttrs {
 }
 
 impl SetAttrs {
-    /// Returns whether the change sets no attribute.
+    /// Returns whether all attributes stay unchanged.
     pub fn is_empty(&self) -> bool {
         *self == SetAttrs::default()
     }
@@ -123,8 +123,8 @@ impl SetAttrs {
 pub struct DirEntry {
     /// The name: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
     pub name: Bytes,
-    /// Cookie with which the next READDIR continues after this entry. Cookies above 2 stay valid while clients add
-    /// and remove other entries.
+    /// Cookie of the entry (RFC 8881 §18.23): a READDIR with this cookie continues after the entry. A cookie above 2
+    /// stays valid while clients add and remove other entries.
     pub cookie: u64,
     /// Attributes of the file that the entry names.
     pub attrs: Attrs,

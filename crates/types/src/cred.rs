@@ -1,9 +1,9 @@
-//! Credentials: the identity in whose name a request is made.
+//! Credentials: the user and groups on whose behalf a client sends a request.
 
-/// Numeric identity as AUTH_SYS carries it (RFC 5531 appendix A) and as Linux checks it.
+/// The numeric user and group ids that AUTH_SYS carries (RFC 5531 appendix A) and that Linux checks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Cred {
-    /// User id. User 0 passes permission checks like a process with CAP_DAC_OVERRIDE and CAP_FOWNER.
+    /// User id. User 0 (root) passes permission checks like a process with CAP_DAC_OVERRIDE and CAP_FOWNER.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,

@@ -15,7 +15,8 @@ pub struct IodId(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoreId(pub [u8; 16]);
 
-/// An inode number: the identity of a file inside one file system, never reused.
+/// An inode number, which identifies a file within one file system. The mgr never uses the number of a removed file
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FileId(pub u64);
 
@@ -30,10 +31,10 @@ impl fmt::Display for FileId {
     }
 }
 
-/// The identity of an object inside one file system: the file that the object's bytes belong to, and the stream.
+/// The identity of an object inside one file system: a file, and a stream of this file.
 ///
-/// An iod has at most one object of each stream of a file. The layout record of a file says which stream has its bytes.
-/// So the objects of a file can be replaced by objects of another stream on the same iods.
+/// An iod has at most one object of each stream of a file. The layout record of a file says which stream has the bytes
+/// of the file. So the mgr can replace the objects of one stream by objects of another stream, even on the same iods.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ObjectId {
     /// The file that the object's bytes belong to.
@@ -54,7 +55,7 @@ impl ObjectId {
     }
 }
 
-/// Prints only the file number for stream 0, and file number, dot and stream number otherwise.
+/// Prints the file number. For a stream other than stream 0, also prints a dot and the stream number.
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.stream {
@@ -64,11 +65,12 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// The fencing generation of a file's objects. An iod refuses capabilities with an older generation.
+/// The fencing generation of a file's objects, which each fence increases. An iod refuses capabilities with an older
+/// generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Generation(pub u32);
 
-/// A write verifier (`verifier4`). It changes at every start of a daemon that may have lost unstable writes.
+/// A write verifier (`verifier4`). A daemon that may have lost unstable writes starts with a new verifier.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Verifier(pub [u8; 8]);
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 /// Longest file name in bytes (`NAME_MAX`).
 pub const NAME_MAX: usize = 255;
-/// Longest symlink target and path in bytes (`PATH_MAX` without its NUL).
+/// Longest symlink target or path in bytes (`PATH_MAX` without its NUL).
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest size of a file in bytes. The length of an iod's file for an object of this size, with the header of the
-/// file, stays below `i64::MAX` bytes.
+/// Largest size of a file in bytes. An iod may store all bytes of a file in one object. Its file for this object, with
+/// header, then still stays below `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
@@ -26,9 +26,9 @@ pub const STRIPE_COUNT_MAX: usize = 256;
 
 /// Largest READ or WRITE payload in bytes, for NFS and the native protocol.
 pub const PAYLOAD_MAX: usize = 1 << 20;
-/// Maximum number of extents in one native READ or WRITE.
+/// Maximum number of extents in one READ or WRITE of the native protocol.
 pub const EXTENTS_MAX: usize = 1024;
-/// Space for RPC and operation headers around a payload, in bytes.
+/// Maximum number of bytes of the RPC header and the operation headers in an RPC record with a payload.
 pub const HEADER_MAX: usize = 64 << 10;
 /// Largest RPC record in bytes. The receiver of a larger record closes the connection.
 pub const RECORD_MAX: usize = PAYLOAD_MAX + HEADER_MAX;
@@ -44,35 +44,36 @@ pub const OPAQUE_MAX: usize = 1024;
 pub const BITMAP_WORDS_MAX: usize = 8;
 /// Largest body of a layout or device address, in bytes.
 pub const LAYOUT_BODY_MAX: usize = 16 << 10;
-/// Longest file name in bytes that decoders accept. So a name above `NAME_MAX` gets its own error, not a decoding
-/// error.
+/// Longest file name in bytes that decoders accept. It is above `NAME_MAX`, so that a name of invalid length gets its
+/// own error instead of a decoding error.
 pub const NAME_DECODE_MAX: usize = 4096;
-/// Longest path or symlink target in bytes that decoders accept. So a path above `PATH_MAX` gets its own error, not a
-/// decoding error.
+/// Longest path or symlink target in bytes that decoders accept. It is above `PATH_MAX`, so that a path of invalid
+/// length gets its own error instead of a decoding error.
 pub const PATH_DECODE_MAX: usize = 8192;
-/// Largest xattr value in bytes that decoders accept. So a value above `XATTR_VALUE_MAX` gets its own error, not a
-/// decoding error.
+/// Largest xattr value in bytes that decoders accept. It is above `XATTR_VALUE_MAX`, so that a value of invalid length
+/// gets its own error instead of a decoding error.
 pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
-/// Largest encoding of the attributes of one file, in bytes.
+/// Largest XDR encoding of the attributes of one file, in bytes.
 pub const ATTR_BODY_MAX: usize = 32 << 10;
 /// Maximum number of entries that decoders accept in one reply to READDIR or LISTXATTRS.
 pub const DIRECTORY_PAGE_MAX: usize = 64 << 10;
 /// Maximum number of stateids in one TEST_STATEID.
 pub const STATEIDS_MAX: usize = 4096;
-/// Maximum number of items in a list of a message, for lists without a limit of their own.
+/// Maximum number of items in a list of a message, if no other limit applies to the list.
 pub const LIST_MAX: usize = 1024;
 
 /// Maximum number of operations in one COMPOUND.
 pub const COMPOUND_OPS_MAX: u32 = 64;
-/// Maximum number of slots of one session.
+/// Maximum number of slots (requests in flight) of one session.
 pub const SLOTS_MAX: u32 = 64;
 /// Largest reply in bytes that the reply cache stores.
 pub const REPLY_CACHED_MAX: u32 = 8 << 10;
 /// Maximum number of sessions of one client.
 pub const SESSIONS_PER_CLIENT_MAX: usize = 16;
-/// Maximum number of client records.
+/// Maximum number of clients that the mgr keeps records of.
 pub const CLIENTS_MAX: usize = 16 << 10;
-/// Maximum number of client records without a session; a new record replaces the oldest one.
+/// Maximum number of client records without a session. When the limit is reached, a new record replaces the oldest such
+/// record.
 pub const UNCONFIRMED_MAX: usize = 4 << 10;
 /// Maximum number of open states of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
@@ -96,72 +97,76 @@ pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
 pub const LAYOUTS_MAX: usize = 512 << 10;
 /// Maximum number of bytes in the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
-/// A new session gets at most the free part of the reply cache divided by this number, so that space remains for
-/// sessions that clients create later.
+/// A new session gets at most this fraction (one divided by this number) of the free reply cache, so that space remains
+/// for later sessions.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Maximum number of connections that one daemon accepts.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Maximum number of connections that one daemon accepts from one address. All connections over Unix sockets count as
-/// one address.
+/// connections from one address.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 2048;
-/// Maximum number of connections of an iod whose peers have not yet authenticated with PROVE.
+/// Maximum number of connections to one iod whose peers have not yet authenticated with PROVE.
 pub const STRANGERS_MAX: usize = 1024;
-/// Maximum number of connections from one machine to an iod whose peers have not yet authenticated with PROVE.
+/// Maximum number of connections from one machine to one iod whose peers have not yet authenticated with PROVE.
 pub const STRANGERS_PER_MACHINE_MAX: usize = 128;
 /// Time limit within which the peer of an iod's connection must complete PROVE.
 pub const STRANGER_TIME: Duration = Duration::from_secs(10);
-/// Maximum number of requests in progress of one connection; further requests wait in the socket buffer.
+/// Maximum number of requests in progress of one connection. Further requests wait in the socket buffer of the
+/// connection.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
-/// Bytes of memory that a daemon accounts for the execution of one request, besides the request and its reply.
+/// Bytes of memory that a daemon counts for the execution of one request, in addition to the bytes of the request and
+/// its reply.
 pub const CALL_BYTES: usize = 16 << 10;
 /// Largest reply to a request without bulk data, in bytes.
 pub const REPLY_SMALL: usize = 4 << 10;
-/// Bytes that one connection may hold in requests in progress and in unsent replies. Above this limit the daemon stops
-/// reading from the connection.
+/// Maximum number of bytes in the requests in progress and the unsent replies of one connection. Above this limit, the
+/// daemon stops reading from the connection.
 pub const CONNECTION_BYTES_MAX: usize = 32 << 20;
-/// Bytes that all connections of a daemon together may hold in requests in progress and in unsent replies.
+/// Maximum number of bytes in the requests in progress and the unsent replies of all connections of a daemon together.
 pub const NET_BYTES_MAX: usize = 512 << 20;
-/// Bytes of memory that an idle connection with sessions may use.
+/// Maximum number of bytes of memory that an idle connection with sessions uses.
 pub const IDLE_BYTES_MAX: usize = 64 << 10;
 /// Time limit for the arrival of the first request on a new connection.
 pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(60);
-/// Time limit for the rest of a record to arrive, and for the peer to accept the next reply. The daemon disconnects a
-/// slower peer. Between requests, a connection may stay idle without limit.
+/// Time limit for a peer to send the rest of an RPC record, and to accept the next reply. The daemon closes the
+/// connection of a slower peer. Between requests, a connection may stay idle without limit.
 pub const STALL_TIME: Duration = Duration::from_secs(60);
-/// The value of [`STALL_TIME`] while the daemon has little free memory for requests.
+/// The time limit that replaces [`STALL_TIME`] while the daemon has little free memory for requests.
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
-/// Bytes of memory that an mgr may use with all tables and buffers full.
+/// Maximum number of bytes of memory that an mgr uses when all its tables and buffers are full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
-/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). The mgr sends
-/// writes beyond the limit to the iods at once.
+/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). If a write
+/// exceeds the limit, the mgr sends it to the iods at once.
 pub const GATHER_BYTES: usize = 64 << 20;
-/// Largest memory limit in bytes for gathered writes that the configuration of an mgr may set.
+/// Largest value in bytes that the configuration of an mgr may set for the memory of gathered writes.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
-/// Maximum number of files with a failed write of gathered bytes that an mgr has not yet reported to the writers.
+/// Maximum number of files for which an mgr remembers that writing gathered bytes to the iods failed, until it has
+/// reported the failure to the writers.
 pub const GATHER_FAILED_MAX: usize = 1024;
-/// Maximum number of files with possible holes for which an mgr caches the number of bytes that they use.
+/// Maximum number of files with possible holes for which an mgr caches the bytes of storage that the file uses.
 pub const SPACE_KNOWN_MAX: usize = 16384;
 /// Maximum number of object files that an iod keeps open.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
 /// Maximum number of removed files for which an iod keeps tombstones, so that late writes do not create objects
 /// again.
 pub const IOD_GONE_MAX: usize = 64 << 10;
-/// Maximum number of payload buffers of an iod in use at a time; further requests wait for a buffer.
+/// Maximum number of payload buffers that an iod uses at the same time. Further requests wait for a free buffer.
 pub const IOD_BUFFERS_MAX: usize = 256;
-/// Payload bytes that a client may have in flight or uncommitted. Above this limit, the writers on the client wait.
+/// Maximum number of written bytes that a client may hold in flight or uncommitted. At this limit, further writes on
+/// the client wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
-/// Bytes of read-ahead data that a client may hold for all its readers together.
+/// Maximum number of bytes of read-ahead data that a client holds for all its readers together.
 pub const READ_AHEAD_BYTES: usize = 64 << 20;
-/// Maximum number of native requests that one client has in flight to one iod.
+/// Maximum number of requests of the native protocol that one client has in flight to one iod.
 pub const IN_FLIGHT_PER_IOD: usize = 8;
 
-/// Maximum number of writes of keys in one metadata batch.
+/// Maximum number of keys that one metadata batch writes or removes.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Maximum number of preconditions of one metadata batch. A move of a directory has one precondition for each ancestor
-/// of the new name, so the limit also bounds the depth of moved directories.
+/// Maximum number of preconditions of one metadata batch. Moving a directory has one precondition for each ancestor
+/// directory of the new name, so this limit also bounds the depth of a moved directory.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
-/// Largest metadata batch in bytes of keys and values.
+/// Maximum number of bytes of keys and values in one metadata batch.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Largest metadata key in bytes.
 pub const KEY_MAX: usize = 500;
@@ -171,43 +176,46 @@ pub const VALUE_MAX: usize = 64 << 10;
 pub const META_GROUP_BATCHES: usize = 1000;
 /// Maximum number of bytes of the metadata batches in one flush. Above this limit no further batch joins the flush.
 pub const META_GROUP_BYTES: usize = 8 << 20;
-/// Maximum number of metadata batches that wait for the store's writer. Above this limit the store delays further
-/// batches.
+/// Maximum number of metadata batches that wait for the writer task of the metadata store. Above this limit, the store
+/// delays further batches.
 pub const META_QUEUE_BATCHES: usize = 8192;
-/// Maximum number of bytes of the metadata batches that wait for the store's writer.
+/// Maximum number of bytes of the metadata batches that wait for the writer task of the metadata store.
 pub const META_QUEUE_BYTES: usize = 64 << 20;
-/// Cache size of the embedded metadata store, in bytes.
+/// Size of the cache of the embedded metadata store, in bytes.
 pub const META_CACHE_BYTES: usize = 256 << 20;
-/// Initial size in bytes of the batch log of a new metadata store. The log doubles when it fills up before a
-/// checkpoint.
+/// Initial size in bytes of the batch log of a new metadata store. When the log is full before a checkpoint, the store
+/// doubles its size.
 pub const META_LOG_BYTES: u64 = 4 << 20;
-/// Largest batch log in bytes. This limit and [`META_CHECKPOINT_INTERVAL`] bound the replay after a crash.
+/// Largest size of the batch log in bytes. This limit and [`META_CHECKPOINT_INTERVAL`] bound how many changes the store
+/// replays after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of recent changes, overhead included, that are only in memory and in the batch log. Above this limit, or
-/// above half of a small log, the store moves the changes to its database file without a flush.
+/// Maximum number of bytes, with overhead, of changes that are only in memory and in the batch log. Above this limit,
+/// or above half of a small log, the store writes the changes to its database file without a flush.
 pub const META_RECENT_BYTES: u64 = 4 << 20;
-/// Maximum time for which a change is only in the batch log. Then the store flushes its database file (checkpoint).
+/// Maximum time for which a change is only in the batch log. After this time, the store flushes its database file
+/// (checkpoint).
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// Worst-case growth of the metadata store's file in bytes for one changed record: the tree pages that lie only on the
-/// path to this record.
+/// Maximum number of bytes by which one changed record enlarges the file of the metadata store: the B-tree pages that
+/// lie only on the path to this record.
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
 /// Free disk space in bytes below which the metadata store on a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
-/// Free disk space in bytes that an iod keeps on a large disk. With less free space, an iod refuses new data, so that
+/// Free disk space in bytes that an iod leaves on a large disk. With less free space, the iod refuses new data, so that
 /// an mgr on the same disk can still change and remove files.
 pub const IOD_RESERVE_BYTES: u64 = 128 << 20;
 
-/// Returns the free bytes that an iod keeps on a disk of `total` bytes: a sixteenth of the disk, but at most
+/// Returns the free space in bytes that an iod leaves on a disk of `total` bytes: a sixteenth of the disk, but at most
 /// [`IOD_RESERVE_BYTES`].
 pub const fn iod_reserve(total: u64) -> u64 {
     let share = total / 16;
     if share < IOD_RESERVE_BYTES { share } else { IOD_RESERVE_BYTES }
 }
 
-/// Returns the free bytes below which the metadata store on a disk of `total` bytes accepts only removals and recovery.
+/// Returns the free space in bytes below which the metadata store on a disk of `total` bytes accepts only removals and
+/// recovery.
 ///
-/// The value is at most half of [`iod_reserve`]. So an mgr still works when iods have filled a disk that they share
-/// with the mgr.
+/// The value is at most half of [`iod_reserve`]. So an mgr on the same disk still works when iods have filled their
+/// part of the disk.
 pub const fn meta_reserve(total: u64) -> u64 {
     let share = total / 32;
     if share < META_RESERVE_BYTES { share } else { META_RESERVE_BYTES }
@@ -222,13 +230,13 @@ pub const XATTRS_MAX: usize = 256;
 pub const XATTRS_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of entries that the metadata store returns in one read of a directory.
 pub const READDIR_MAX: usize = 4096;
-/// Longest key in bytes of a record in the metadata store's registry.
+/// Longest key in bytes of a record in the registry (a table of the metadata store).
 pub const REGISTRY_KEY_MAX: usize = 64;
 
-/// Largest memory in bytes of one open, layout, lock or client in the mgr's tables, including owner strings of
+/// Maximum memory in bytes of one open, layout, lock or client in the mgr's tables, including an owner string of
 /// [`OPAQUE_MAX`] bytes.
 const STATE_BYTES: usize = OPAQUE_MAX + 512;
-/// Memory in bytes of one delegation in the mgr's tables; a delegation has no owner string.
+/// Memory in bytes of one delegation in the mgr's tables. A delegation has no owner string.
 const DELEGATION_BYTES: usize = 512;
 /// Upper bound in bytes of the memory that an mgr uses for its caches, tables and buffers.
 const MGR_MEMORY: usize = META_CACHE_BYTES
@@ -246,15 +254,15 @@ const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
     assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
-    // While a connection receives a large record, the daemon also accounts for the largest reply to this record. So a
-    // connection needs memory for two records.
+    // While a daemon receives a large record, it also counts the largest reply to this record. So a connection needs
+    // memory for two records.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
     assert!(OPENS_PER_CLIENT_MAX < OPENS_MAX / 4 && LAYOUTS_PER_CLIENT_MAX < LAYOUTS_MAX / 4);
     assert!(LOCKS_PER_CLIENT_MAX < LOCKS_MAX / 4 && LAPSED_CLIENTS_MAX < CLIENTS_MAX / 4);
     assert!(DELEGATIONS_PER_CLIENT_MAX < DELEGATIONS_MAX / 4);
-    // Every connection can have a session with at least one slot.
+    // The reply cache has space for a session with at least one slot on each connection.
     assert!(REPLY_CACHE_BYTES / REPLY_CACHED_MAX as u64 >= 8 * CONNECTIONS_MAX as u64);
     assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);
     assert!(EXTENTS_MAX * 16 + AUTH_BODY_MAX * 2 + 4096 < HEADER_MAX);
@@ -269,8 +277,8 @@ const _: () = {
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_GROUP_BYTES && META_GROUP_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_GROUP_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
-    // Iods keep at least twice the free space that the metadata store keeps. Between two checks of the free space, an
-    // iod may write at least sixteen of the largest payloads.
+    // An iod leaves at least twice as much free disk space as the metadata store. Between two checks of the free space,
+    // an iod may write at least sixteen payloads of the maximum size.
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
     // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended attributes

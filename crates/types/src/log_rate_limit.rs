@@ -1,15 +1,15 @@
-//! Rate limiter for log messages: a peer that repeats the same mistake must not fill the log.
+//! Rate limiter for log messages, so that a peer that repeats the same mistake does not fill the log.
 
 use crate::Machine;
 use std::collections::BTreeMap;
 
-/// Seconds after which a message with the same reason about the same machine may be logged again.
+/// Number of seconds for which the limiter suppresses further messages with the same reason about the same machine.
 const INTERVAL: u64 = 10;
-/// Maximum number of pairs of reason and machine that the limiter tracks. For each reason, all machines beyond this
-/// number share one entry.
+/// Maximum number of pairs (reason, machine) for which the limiter has an entry of their own. All other machines share
+/// one entry for each reason.
 const ENTRIES_MAX: usize = 1024;
 
-/// A rate limiter: the times of recent log messages, by reason and machine.
+/// A rate limiter. It stores the time of the last log message for each pair (reason, machine).
 #[derive(Clone, Debug, Default)]
 pub struct LogRateLimit(BTreeMap<(&'static str, Machine), Logged>);
 
@@ -25,13 +25,14 @@ impl LogRateLimit {
         LogRateLimit(BTreeMap::new())
     }
 
-    /// Decides whether to log this message about a machine now; `now` is in seconds of any running clock. Returns how
-    /// many times the message was suppressed since it was last logged, or `None` to suppress the message now.
+    /// Decides whether to log a message about a machine now. `now` is in seconds of any clock that does not stop.
+    /// Returns `None` if the caller must suppress the message. Otherwise returns how many messages with this reason the
+    /// caller has suppressed since the last logged one.
     pub fn may_log(&mut self, reason: &'static str, machine: Machine, now: u64) -> Option<u64> {
         let mut key = (reason, machine);
         if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) {
-            // Remove entries without a recent message. Entries with suppressed messages that were not yet counted in
-            // the log stay longer.
+            // Remove entries without a recent message. An entry stays longer if it counts suppressed messages that no
+            // logged message has reported yet.
             let quiet =
                 |logged: &Logged| now.abs_diff(logged.at) >= if logged.left_out > 0 { 30 * INTERVAL } else { INTERVAL };
             self.0.retain(|_, logged| !quiet(logged));
@@ -74,7 +75,7 @@ mod tests {
         let logged = (0..100_000).filter(|n| limiter.may_log("a", Machine::Local(*n), 7).is_some()).count();
         assert!(logged <= ENTRIES_MAX + 1, "{logged}");
         assert!(limiter.0.len() <= ENTRIES_MAX + 1);
-        // After the recorded entries have expired, the limiter tracks each new machine in its own entry again.
+        // When old entries have expired, the limiter has space for an entry for each new machine again.
         assert_eq!(limiter.may_log("a", Machine::Local(200_000), 99), Some(0));
     }
 }

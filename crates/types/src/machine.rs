@@ -1,17 +1,18 @@
-//! The machine that a request comes from. Servers give each machine a fair share of limits that all clients share.
+//! The machine that a request comes from. All clients share the limits of a server, and the server gives each machine a
+//! fair share of these limits.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A machine, as far as a server can distinguish machines. On the server's own machine, each user counts as a
-/// machine.
+/// A machine, as far as a server can distinguish machines. Each user of the server's own machine counts as a machine of
+/// its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Machine {
     /// A user of the server's own machine, with the user id that the kernel reports.
     Local(u32),
-    /// The root user of the machine with this address: the client's port is privileged (below 1024).
+    /// The root user of the machine with this address. Only root can use a client port below 1024.
     Root(IpAddr),
-    /// Any user of the machine with this address. All addresses that one machine can choose freely count as one
-    /// machine ([`Machine::at`]).
+    /// Any user of the machine with this address. All addresses that one machine can give itself count as one machine
+    /// ([`Machine::at`]).
     At(IpAddr),
 }
 
@@ -35,8 +36,9 @@ impl Machine {
     }
 }
 
-/// Returns whether a machine has its full share of a limit of `max` items, such as connections. The machine uses `own`
-/// items, and all machines together use `all`. No machine may use more items than remain free.
+/// Returns whether a machine has used its full share of a limit of `max` items, such as connections. The machine uses
+/// `own` items, and all machines together use `all` items. The share of the machine is full when it uses at least as
+/// many items as are free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)
 }

@@ -1,4 +1,4 @@
-//! Validation of file names, which servers apply to requests and clients to replies.
+//! Validation of file names: servers validate the names in requests, and clients validate the names in replies.
 
 use crate::limits::NAME_MAX;
 use crate::status::Status;

@@ -1,6 +1,6 @@
-//! Deliberate bugs that a test switches on in a thread, to prove that the simulator finds them.
+//! Deliberate bugs that a test switches on in a thread, to prove that the simulator finds such bugs.
 //!
-//! The product never contains these bugs: only the simulator enables the feature `planted` of this module.
+//! The product never contains these bugs, because only the simulator enables the Cargo feature `planted`.
 
 use std::cell::Cell;
 
@@ -9,11 +9,11 @@ use std::cell::Cell;
 pub enum Planted {
     /// The reply cache of a session does not find the replies that it has stored.
     ReplyCache,
-    /// The client accepts a COMMIT without comparing its write verifier.
+    /// The client does not compare the write verifier in the reply to COMMIT with the verifiers of its writes.
     CommitVerifier,
     /// The table of byte-range locks forgets the locks that it has granted.
     LockTable,
-    /// The mgr swaps the layout of a file before the new objects of the file are durable.
+    /// The mgr switches a file to the layout with new objects before these objects are durable.
     EarlySwap,
     /// A move of a file creates the new objects in the stream that the file already uses.
     SameStream,

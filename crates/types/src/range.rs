@@ -10,10 +10,11 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The range of all bytes (`0..u64::MAX`). Layouts and locks encode this range with the length `NFS4_UINT64_MAX`.
+    /// The range of all bytes (`0..u64::MAX`). In layouts and locks, the length of this range is encoded as
+    /// `NFS4_UINT64_MAX`.
     pub const ALL: ByteRange = ByteRange { offset: 0, len: u64::MAX };
 
-    /// Returns a range, or `None` if its end exceeds `u64::MAX`.
+    /// Returns the range of `len` bytes from `offset`, or `None` if the end of the range exceeds `u64::MAX`.
     pub fn new(offset: u64, len: u64) -> Option<Self> {
         offset.checked_add(len).map(|_| ByteRange { offset, len })
     }
@@ -33,8 +34,8 @@ impl ByteRange {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Returns whether this range overlaps any range of `sorted`, whose ranges are in ascending order and do not
-    /// overlap. Uses binary search, because a writer may have tens of thousands of ranges.
+    /// Returns whether this range overlaps a range in `sorted`. The ranges in `sorted` are in ascending order and do
+    /// not overlap each other. Uses binary search, because a writer may have tens of thousands of ranges.
     pub fn overlaps_any(self, sorted: &[ByteRange]) -> bool {
         let at = sorted.partition_point(|range| range.end() <= self.offset);
         sorted.get(at).is_some_and(|range| range.overlaps(self))

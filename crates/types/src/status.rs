@@ -1,5 +1,4 @@
-//! The status of an operation, independent of any protocol. Each protocol maps the statuses to its own codes in one
-//! file.
+//! The status of an operation, independent of any protocol. Each protocol maps the statuses to its own status codes.
 
 /// The reason why an operation failed. The numbers are stable, because the native protocol carries them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! Points in time. Crates without a clock receive the current time as an argument.
+//! Points in time. A crate that does not read a clock receives the current time as an argument.
 
 /// A time in seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -10,12 +10,13 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Returns a timestamp from its two parts, or `None` if `nanos` is 10^9 or more.
+    /// Returns a timestamp of `secs` seconds and `nanos` nanoseconds, or `None` if `nanos` is 10^9 or more.
     pub fn new(secs: i64, nanos: u32) -> Option<Self> {
         (nanos < 1_000_000_000).then_some(Timestamp { secs, nanos })
     }
 
-    /// Returns the time that is `elapsed` later than this time. The seconds saturate.
+    /// Returns the time that is `elapsed` later than this time. If the seconds overflow, returns the largest number of
+    /// seconds.
     pub fn after(self, elapsed: std::time::Duration) -> Self {
         let nanos = u64::from(self.nanos) + u64::from(elapsed.subsec_nanos());
         let carry = (nanos / 1_000_000_000) as i64;

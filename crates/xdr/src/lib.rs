@@ -12,7 +12,7 @@ use bytes::Bytes;
 pub trait Xdr: Sized {
     /// Appends the value to `out`.
     fn encode(&self, out: &mut Writer);
-    /// Decodes a value from the front of `input`. Never panics, and never allocates memory for more items than the
+    /// Decodes a value from the next bytes of `input`. Never panics, and never allocates memory for more items than the
     /// remaining bytes of `input` can contain.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
@@ -23,7 +23,7 @@ pub trait Xdr: Sized {
         out.finish().to_bytes()
     }
 
-    /// Decodes a value from `bytes`. Returns an error if bytes remain after the value.
+    /// Decodes a value from `bytes`. Returns an error if `bytes` contains more bytes than the encoded value.
     fn from_bytes(bytes: &Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes.clone());
         let value = Self::decode(&mut input)?;

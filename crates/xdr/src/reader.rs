@@ -1,4 +1,5 @@
-//! The bounded XDR reader: it checks every length against a limit and against the remaining bytes.
+//! The bounded XDR reader: it checks every length in a message against a limit and against the number of bytes that
+//! remain.
 
 use bytes::{Buf, Bytes};
 
@@ -14,12 +15,12 @@ pub enum Malformed {
     /// A variable-length item is longer than its limit.
     #[error("a length of {len} exceeds the limit of {max}")]
     TooLong {
-        /// Length that the message announces.
+        /// Length of the item that the message states.
         len: u32,
         /// Largest length that the reader accepts.
         max: u32,
     },
-    /// The protocol does not define this discriminant or enum value.
+    /// The protocol does not define this union discriminant or enum value.
     #[error("{what}: unknown value {value}")]
     BadValue {
         /// Name of the type that the reader was decoding.
@@ -27,12 +28,12 @@ pub enum Malformed {
         /// The undefined value in the message.
         value: u32,
     },
-    /// A field violates a rule of its message; the text names the rule.
+    /// A field violates a rule of its message type. The text names the rule.
     #[error("{0}")]
     Invalid(&'static str),
 }
 
-/// An XDR reader over one buffer. The opaque data that it returns are slices of the buffer, never copies.
+/// An XDR reader over one buffer. It returns opaque data as slices of the buffer, without copying.
 #[derive(Clone, Debug)]
 pub struct Reader {
     input: Bytes,
@@ -58,7 +59,7 @@ impl Reader {
         self.input
     }
 
-    /// Checks that no byte is left to read. Returns `Malformed::Trailing` otherwise.
+    /// Checks that the reader has read all bytes. If bytes remain, returns `Malformed::Trailing`.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.input.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }
@@ -111,7 +112,7 @@ impl Reader {
         Ok(out)
     }
 
-    /// Reads variable-length opaque data of at most `max` bytes (RFC 4506 §4.10), as a slice of the input.
+    /// Reads variable-length opaque data of at most `max` bytes (RFC 4506 §4.10). Returns a slice of the input.
     pub fn opaque(&mut self, max: usize) -> Result<Bytes, Malformed> {
         let len = self.length(max)?;
         self.take(len)
@@ -119,8 +120,8 @@ impl Reader {
 
     /// Reads the count of a variable-length array of at most `max` items (RFC 4506 §4.13).
     ///
-    /// Every item takes at least four bytes, so the reader refuses a count that exceeds the remaining bytes before it
-    /// allocates memory.
+    /// Every item takes at least four bytes. So the reader refuses a count for which too few bytes remain, before the
+    /// caller allocates memory for the items.
     pub fn count(&mut self, max: usize) -> Result<usize, Malformed> {
         let count = self.length(max)?;
         if count > self.remaining() / 4 { Err(Malformed::Short) } else { Ok(count) }

@@ -1,14 +1,15 @@
-//! The XDR writer: it collects small values in one buffer and adds large payloads to the list of segments without a
-//! copy.
+//! The XDR writer: it collects small values in one buffer, and adds each large payload to the list of segments without
+//! a copy.
 
 use bytes::Bytes;
 
-/// Opaque data of at least this many bytes become a segment of their own; shorter data are copied.
+/// Opaque data of at least this many bytes become a segment of their own, without a copy. Shorter data are copied into
+/// the buffer for small values.
 const OWN_SEGMENT: usize = 1024;
-/// Initial buffer capacity in bytes. Most messages fit and need no reallocation.
+/// Initial capacity in bytes of the buffer for small values. Most messages fit into it without a reallocation.
 const ROOM: usize = 128;
 
-/// Builds a message as a list of segments for a vectored write.
+/// An XDR writer, which builds a message as a list of segments for a vectored write.
 #[derive(Debug, Default)]
 pub struct Writer {
     done: Vec<Bytes>,
@@ -39,7 +40,7 @@ impl Segments {
         &self.parts
     }
 
-    /// Appends `part` as a segment without a copy.
+    /// Appends `part` as a segment, without copying the bytes.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.len += part.len();
@@ -47,7 +48,7 @@ impl Segments {
         }
     }
 
-    /// Appends all segments of `other`.
+    /// Appends all segments of another message.
     pub fn extend(&mut self, other: Segments) {
         self.len += other.len;
         self.parts.extend(other.parts);
@@ -75,24 +76,24 @@ impl From<Bytes> for Segments {
 }
 
 impl Writer {
-    /// Returns a writer of an empty message.
+    /// Returns a writer that begins with an empty message.
     pub fn new() -> Self {
         Self::with_capacity(ROOM)
     }
 
-    /// Returns a writer of an empty message whose buffer for small values has a capacity of `bytes` bytes.
+    /// Returns a writer that begins with an empty message. Its buffer for small values has a capacity of `bytes` bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Writer { head: Vec::with_capacity(bytes), ..Self::default() }
     }
 
-    /// Returns a writer of an empty message that reuses the memory of `buffer` for small values. The content of
-    /// `buffer` is discarded. See [`Writer::into_buffer`].
+    /// Returns a writer that begins with an empty message and stores small values in the memory of `buffer`. Discards
+    /// the content of `buffer`. [`Writer::into_buffer`] returns such a buffer.
     pub fn reusing(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         Writer { head: buffer, ..Self::default() }
     }
 
-    /// Returns the message in one buffer, which the caller can change and later reuse. Copies the bytes only if the
+    /// Ends the message and returns it in one buffer, which the caller can later reuse. Copies the bytes only if the
     /// message has a segment for a large payload.
     pub fn into_buffer(self) -> Vec<u8> {
         if self.done.is_empty() { self.head } else { self.finish().to_bytes().into() }
@@ -152,8 +153,8 @@ impl Writer {
         self.pad(data.len());
     }
 
-    /// Writes variable-length opaque data (RFC 4506 §4.10), padded to a multiple of four bytes. Shares the memory of
-    /// large data instead of copying.
+    /// Writes variable-length opaque data (RFC 4506 §4.10), padded to a multiple of four bytes. Large data are not
+    /// copied, but become a segment that shares the memory of `data`.
     ///
     /// # Panics
     /// If `data` is 4 GiB or longer, which no limit of Weir allows.
@@ -163,7 +164,7 @@ impl Writer {
         self.pad(data.len());
     }
 
-    /// Writes the bytes of all segments as one variable-length opaque (RFC 4506 §4.10). Large segments are not copied.
+    /// Writes the bytes of all segments as variable-length opaque data (RFC 4506 §4.10). Large segments are not copied.
     ///
     /// # Panics
     /// If `data` is 4 GiB or longer, which no limit of Weir allows.
@@ -175,7 +176,8 @@ impl Writer {
         self.pad(data.len());
     }
 
-    /// Writes a variable-length opaque whose content the closure `body` writes. The length field precedes the content.
+    /// Writes variable-length opaque data (RFC 4506 §4.10). The closure `body` writes the content, and the length field
+    /// precedes the content.
     pub fn nested(&mut self, body: impl FnOnce(&mut Writer)) {
         let mut inner = Writer::new();
         body(&mut inner);

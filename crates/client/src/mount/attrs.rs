@@ -29,8 +29,8 @@ pub enum XattrMode {
 }
 
 impl Mount {
-    /// Requests the attributes of a file from the mgr. The size includes bytes written on this mount that the mgr does
-    /// not know of.
+    /// Requests the attributes of a file from the mgr. The size in the result includes bytes that a program wrote on
+    /// this mount and that the mgr does not know of yet.
     pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
         if let Some(inode) = self.inner.open_inode(node.id) {
             return inode.learn_attrs().await;
@@ -42,13 +42,13 @@ impl Mount {
         results.attrs()
     }
 
-    /// Returns whether the file is open on this mount while other clients may write it (see `sharing` of the policy).
-    /// The caller must then not cache its bytes or attributes.
+    /// Returns whether the file is open on this mount while other clients may write it (see the policy setting
+    /// `sharing`). If so, the caller must not cache the file's bytes or attributes.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }
 
-    /// Sets attributes, and returns all attributes after the change.
+    /// Sets attributes of a file. Returns all attributes of the file after the change.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let outcome = self.set_attrs(node, changes).await;
         self.inner.names().permissions_changed(node.id);
@@ -57,8 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // Send dirty bytes and report the file size before SETATTR, also for a close in progress. If a write or report
-        // reached the mgr after SETATTR, it would overwrite the new size or time.
+        // Before SETATTR, send dirty bytes and report the file size to the mgr, even if another task is closing the
+        // file. A WRITE or size report that reaches the mgr after SETATTR would overwrite the new size or time.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -108,7 +108,7 @@ impl Mount {
         results.take::<ACCESS4resok>(OP_ACCESS).map(|got| got.access & wanted)
     }
 
-    /// Returns the value of an extended attribute, whose `name` has no `user.` prefix.
+    /// Returns the value of an extended attribute. `name` does not include the prefix `user.`.
     pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
         let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
         let what = format!("reading extended attribute {}", shown(name));
@@ -119,7 +119,7 @@ impl Mount {
         results.take::<XattrValue>(OP_GETXATTR).map(|got| got.0)
     }
 
-    /// Sets an extended attribute, whose `name` has no `user.` prefix.
+    /// Sets an extended attribute. `name` does not include the prefix `user.`.
     pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let args = SETXATTR4args {
             sxa_option: match mode {
@@ -140,13 +140,14 @@ impl Mount {
         Ok(())
     }
 
-    /// After a caller has set or removed a policy attribute of a file through this mount: applies the change at once if
-    /// the file is open.
+    /// Handles a change of a policy attribute of a file by a caller of this mount: the new policy setting applies at
+    /// once if the file is open.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
             (None, Ok(part)) => own.unset(part),
-            // Ignore the result: the mgr has accepted the value, so parsing it cannot fail.
+            // Ignore the result: the mgr has accepted the value of the policy setting, so the client can parse the
+            // value.
             (Some(value), _) => drop(own.set(Origin::File, name, value)),
             (None, Err(_)) => {}
         });
@@ -172,7 +173,7 @@ impl Mount {
         }
     }
 
-    /// Removes an extended attribute, whose `name` has no `user.` prefix.
+    /// Removes an extended attribute. `name` does not include the prefix `user.`.
     pub async fn removexattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         let args = REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name) };
         let what = format!("removing extended attribute {}", shown(name));
@@ -186,7 +187,7 @@ impl Mount {
     }
 }
 
-/// The attribute value in a GETXATTR result, which follows the status (RFC 8276 §8.4.1.2).
+/// The attribute value in the result of GETXATTR. In the result, the value follows the status code (RFC 8276 §8.4.1.2).
 struct XattrValue(Bytes);
 
 impl Xdr for XattrValue {

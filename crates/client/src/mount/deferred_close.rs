@@ -17,14 +17,15 @@ use wire::nfs4::*;
 /// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
 /// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the client defers a CLOSE. A file that is removed before the CLOSE stays an orphan until the CLOSE. Other
-/// clients do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
+/// How long the client defers a CLOSE. If a file is removed while its CLOSE is deferred, the mgr keeps the file as an
+/// orphan until the CLOSE. Other clients need not wait for the CLOSE: the recall of a queued delegation makes the
+/// client close all queued files at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How many times the client tries to send a COMPOUND of CLOSEs before it gives up these CLOSEs.
+/// How many times the client tries to send a COMPOUND of CLOSEs. After that, the client drops these CLOSEs.
 const TRIES: u32 = 2;
 
-/// An open that the caller has closed, and whose CLOSE the client has not sent to the mgr.
+/// An open file that the caller has closed, and for which the client has not yet sent the CLOSE to the mgr.
 pub(crate) struct DeferredClose {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
@@ -33,7 +34,7 @@ pub(crate) struct DeferredClose {
     pub(crate) caller: Caller,
 }
 
-/// What happens to a delegation in the deferred closes when its file is opened again.
+/// What happens to a queued delegation when a program opens its file again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
     /// The delegation is not in the queue of deferred closes.
@@ -41,14 +42,14 @@ pub(crate) enum Queued {
     /// The delegation was in the queue of deferred closes. It has been removed from the queue, so the client keeps the
     /// delegation.
     Kept,
-    /// The client is returning the delegation, or must return it, although the file is open again.
+    /// The client is returning the delegation, or must still return it, although a program has opened the file again.
     Sent,
 }
 
 /// Opens whose CLOSE is deferred.
 pub(crate) struct DeferredCloses {
     queue: OrderedMutex<Queue>,
-    /// Locked while a task closes queued opens.
+    /// Locked while a task sends the CLOSEs of queued opens.
     closing: AsyncMutex<()>,
     /// Notified when the mgr recalls a delegation in the queue.
     hurry: Notify,
@@ -57,15 +58,15 @@ pub(crate) struct DeferredCloses {
 #[derive(Default)]
 struct Queue {
     left: VecDeque<DeferredClose>,
-    /// Delegations that the client is returning, by the `other` field of the stateid.
+    /// Delegations that the client is returning, each identified by the `other` field of its stateid.
     sent: BTreeSet<[u8; 12]>,
-    /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
-    /// recall and the mgr does not repeat it.
+    /// Recalled delegations. The client returns them even if a program opens the file again: the client has accepted
+    /// the recall, so the mgr does not repeat the recall.
     recalled: BTreeSet<[u8; 12]>,
     /// Returned delegations, each with the number of OPENs that the client sent before the return. The reply to one of
     /// these OPENs may still grant the returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
-    /// Whether a background task will close the queued opens.
+    /// Whether a background task is scheduled that will close the queued opens.
     expected: bool,
 }
 
@@ -95,8 +96,8 @@ impl DeferredCloses {
         some
     }
 
-    /// Handles a recall of a delegation. If the delegation is in the queue or being returned, makes the client return
-    /// it at once and returns true.
+    /// Handles a recall of a delegation. Returns true if the delegation is in the queue, or if the client is already
+    /// returning the delegation. If it is in the queue, the client returns it at once.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let mut queue = self.queue();
         let is_this = |left: &DeferredClose| left.delegation.is_some_and(|held| held.other == stateid.other);
@@ -111,14 +112,14 @@ impl DeferredCloses {
         is_returned
     }
 
-    /// Records that the client is returning a delegation. If the reply to an OPEN grants the same delegation, the
-    /// client does not use the delegation.
+    /// Records that the client is returning a delegation. If the reply to an OPEN grants this delegation later, the
+    /// client does not use it.
     pub(crate) fn begin_return(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
     /// Records that the client has returned or lost a delegation. `asked` is the number of OPENs that the client has
-    /// sent by now, and `answered` the sequence number of the oldest unanswered OPEN.
+    /// sent so far. `answered` is the sequence number of the oldest unanswered OPEN.
     pub(crate) fn returned(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
@@ -130,8 +131,9 @@ impl DeferredCloses {
     }
 
     /// Removes a delegation from the queue because the file is open again, unless the client is already returning the
-    /// delegation. The caller holds the inode's delegation lock until it has stored the delegation. Otherwise another
-    /// task could return the delegation in between, and the client would write the file under a returned delegation.
+    /// delegation. The caller holds the lock of the inode's delegation until it has stored the delegation. Without this
+    /// lock, another task could return the delegation first, and the client would write the file without a valid
+    /// delegation.
     pub(crate) fn keep_queued(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
@@ -150,13 +152,14 @@ impl Inner {
         &self.inodes.deferred_closes
     }
 
-    /// Queues an open for a CLOSE in the background, together with other opens.
+    /// Queues an open. A background task later sends the CLOSE of this open together with the CLOSEs of other queued
+    /// opens.
     pub(crate) fn defer_close(self: &Arc<Self>, left: DeferredClose) {
         {
             let mut queue = self.deferred_closes().queue();
             if let Some(held) = left.delegation {
                 // The delegation is now in the queue. If a program opens the file again, the client may remove the
-                // delegation from the queue and keep the delegation.
+                // delegation from the queue and keep it instead of returning it.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -174,13 +177,14 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.deferred_closes().hurry.notified() => {}
             }
-            // An open that is queued from now on starts a new task.
+            // This task may miss opens that are queued after this line, so the next queued open starts a new task.
             mount.deferred_closes().queue().expected = false;
             mount.close_deferred().await;
         });
     }
 
-    /// Sends the CLOSEs of all queued opens, and waits until the mgr has executed them or the client gives up.
+    /// Sends the CLOSEs of all queued opens. Returns when the mgr has executed the CLOSEs, or after the client has
+    /// given up.
     pub(crate) async fn close_deferred(&self) {
         let _closing = self.deferred_closes().closing.lock().await;
         loop {
@@ -192,8 +196,8 @@ impl Inner {
             while !some.is_empty() {
                 let Err(error) = self.close_some(&mut some).await else { continue };
                 tracing::debug!(files = some.len(), "closing files: {error}");
-                // The session has already retried for `retry_timeout`. Most likely the mgr is down and forgets all
-                // opens, so give up soon.
+                // The session has already retried for `retry_timeout`. Most likely the mgr is down and will not
+                // remember the opens after its restart, so try only a few times more.
                 failures += 1;
                 if failures == TRIES {
                     break;
@@ -205,8 +209,8 @@ impl Inner {
         }
     }
 
-    /// Closes as many opens of `some` as one round trip allows, at least one, and removes them from `some`. On an
-    /// error, removes none.
+    /// Closes as many opens in the list `some` as one round trip allows, at least one, and removes the closed opens
+    /// from the list. After an error, the list is unchanged.
     async fn close_some(&self, some: &mut VecDeque<DeferredClose>) -> Result<()> {
         let Some(first) = some.front() else { return Ok(()) };
         let mut compound = Compound::new("closing files").by(&first.caller).cached();
@@ -230,8 +234,9 @@ impl Inner {
                     left.delegation = None;
                     self.deferred_closes().returned(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
-                        // The mgr does not know the delegation or has revoked it, and did not execute the remaining
-                        // operations. The next COMPOUND contains these operations.
+                        // DELEGRETURN failed, because the mgr does not know the delegation or has revoked it. So the
+                        // mgr did not execute the CLOSE and the operations after it. The next COMPOUND contains these
+                        // operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
                             // The mgr reports a revoked delegation in every reply until FREE_STATEID acknowledges the
@@ -245,16 +250,16 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // The session repeats a COMPOUND only if the mgr answered its first operation with NFS4ERR_DELAY. So
-                // the next COMPOUND sends this close again.
+                // The mgr asked the client to repeat this CLOSE later. The session repeats a COMPOUND by itself only if
+                // the first operation failed in this way. So put the open back for the next COMPOUND.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
-                // The mgr has revoked the open, and FREE_STATEID acknowledges this. If FREE_STATEID fails, the mgr
-                // reports the revocation again later.
+                // The mgr has revoked the open. FREE_STATEID acknowledges the revocation. If FREE_STATEID fails, the
+                // mgr reports the revocation again later.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }
-            // After a failed operation, the mgr did not execute the remaining operations. The next COMPOUND contains
-            // the remaining operations.
+            // The mgr did not execute the operations after the failed operation. The next COMPOUND contains these
+            // operations.
             break;
         }
         Ok(())

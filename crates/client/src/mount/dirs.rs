@@ -21,7 +21,7 @@ const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FIL
 pub struct Entry {
     /// The name of the entry.
     pub name: Bytes,
-    /// The cookie of the entry: [`Mount::readdir_from`] continues after it.
+    /// The cookie of the entry (RFC 8881 §18.23). [`Mount::readdir_from`] with this cookie continues after the entry.
     pub cookie: u64,
     /// The node (id and filehandle) of the file.
     pub node: Node,
@@ -47,7 +47,7 @@ impl Mount {
         self.readdir_from(dir, 0)
     }
 
-    /// Begins to read a directory after the entry with this cookie; 0 means from the first entry.
+    /// Begins to read a directory after the entry with this cookie. With cookie 0, begins at the first entry.
     pub fn readdir_from(&self, dir: &Node, cookie: u64) -> ReadDir {
         ReadDir { mount: self.clone(), dir: dir.clone(), cookie, verifier: [0; 8], done: false }
     }
@@ -84,8 +84,8 @@ impl ReadDir {
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
-            // Only the first page checks the path of the directory. Later pages read the same directory, even if the
-            // path now leads to another directory.
+            // Check the path of the directory only for the first page. Later pages come from the same directory, even
+            // if its path now leads to another directory.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;

@@ -1,10 +1,10 @@
-//! The flush timer of a mount: without an fsync or close, sends gathered bytes after a delay, and makes sent bytes
-//! durable with COMMIT after a second delay.
+//! The flush timer of a mount: sends gathered bytes some time after the write, and makes sent bytes durable with COMMIT
+//! some time after that, even if no program calls fsync or close.
 //!
-//! So other clients soon see what a long-running program writes to a log. A crash of the machine loses seconds of the
-//! log, not hours. A step is to send or to commit the bytes of one file. Most files are closed before any step is due.
-//! Therefore each file only records its due times, and the timer goes through all open files (a pass) when the first
-//! step is due.
+//! So other clients soon see what a long-running program writes to a log, and a crash of the machine loses only the
+//! last seconds of the log. In this module, a step is the task of sending or committing the bytes of one file. Most
+//! files are closed before any step is due. Therefore each file only records its due times, and the timer goes through
+//! all open files (a pass) when the first step is due.
 
 use super::Inner;
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
@@ -13,9 +13,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The time from sending bytes of a file until the timer commits the bytes and reports the file size to the mgr.
+/// The time after which the flush timer commits bytes that were sent to servers, and reports the file size to the mgr.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The shortest pause between two passes. In a pass, the timer goes through all open files and starts the due steps.
+/// The shortest pause between two passes. In a pass, the flush timer goes through all open files and starts the steps
+/// that are due.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pause between two passes is at least this many times as long as the last pass took.
 const PAUSE_TIMES: u32 = 20;
@@ -24,15 +25,16 @@ const PAUSE_TIMES: u32 = 20;
 /// starts no other step of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
-    /// When the timer sends gathered bytes.
+    /// When the flush timer sends the gathered bytes of the file.
     pub(crate) leave: Option<Instant>,
-    /// When the timer commits sent bytes and reports the size to the mgr.
+    /// When the flush timer commits the sent bytes of the file and reports the file size to the mgr.
     settle: Option<Instant>,
-    /// Whether the timer is sending or committing bytes of the file. This may last as long as a server is unreachable.
+    /// Whether the flush timer is sending or committing bytes of the file. This may last as long as a server is
+    /// unreachable.
     busy: bool,
 }
 
-/// The steps of one file that are due: `leave` sends gathered bytes, `settle` commits sent bytes.
+/// The steps of one file that are due: sending gathered bytes (`leave`), and committing sent bytes (`settle`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Due {
     pub(crate) leave: bool,
@@ -40,8 +42,8 @@ pub(crate) struct Due {
 }
 
 impl Times {
-    /// Schedules the commit of bytes that were just sent, unless a commit is scheduled already. Returns when the commit
-    /// is due if the call scheduled it.
+    /// Schedules the commit of bytes that were just sent. If this call scheduled a commit, returns when the commit is
+    /// due. Returns `None` if a commit was already scheduled.
     pub(crate) fn settle_from(&mut self, now: Instant) -> Option<Instant> {
         let unknown = self.settle.is_none().then(|| now + SETTLED);
         self.settle = self.settle.or(unknown);
@@ -60,7 +62,7 @@ impl Times {
         (due, if self.busy { None } else { self.next() })
     }
 
-    /// Records that the running steps have ended. Returns when the next step is due.
+    /// Records that the running steps of the file have ended. Returns when the next step of the file is due.
     pub(crate) fn done(&mut self) -> Option<Instant> {
         self.busy = false;
         self.next()
@@ -76,7 +78,7 @@ pub(super) struct FlushTimer {
     /// The time of the next pass over all open files, or `None` if no timer task is running. During a pass, the
     /// earliest due time recorded since the pass began.
     next: OrderedMutex<Option<Next>>,
-    /// Notified when the time of the next pass becomes earlier.
+    /// Notified when a pass is scheduled for an earlier time than the next pass so far.
     earlier: Arc<Notify>,
 }
 
@@ -112,7 +114,7 @@ impl Inner {
         }
     }
 
-    /// Starts all steps of all open files that are due by `now`; returns when the next step is due.
+    /// Starts all steps of all open files that are due by `now`. Returns when the next step of any file is due.
     fn go_through(self: &Arc<Self>, now: Instant) -> Next {
         let mut all = self.inodes.all();
         all.sort_unstable_by_key(|inode| inode.node.id);
@@ -173,8 +175,8 @@ mod tests {
         assert_eq!(times.settle_from(at(3)), None, "the oldest sent bytes set the time");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
-        // While a step of the file runs, `take` returns no other step. A step that becomes due in this time is returned
-        // after `done`.
+        // While a step of the file runs, `take` returns no other step. If a step becomes due while another step runs,
+        // `take` returns the new step only after a call of `done`.
         times.leave = Some(at(7));
         assert_eq!(times.take(at(6)), (due(false, false), None));
         assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));

@@ -27,21 +27,23 @@ impl HeldState for Inodes {
         if recalled { NFS4_OK } else { NFS4ERR_NOMATCHING_LAYOUT }
     }
 
-    /// Handles the recall of a delegation. If the client does not know the delegation and an OPEN is unanswered, the
-    /// reply to this OPEN may grant the delegation; the client rejects the recall, and the mgr repeats the recall. If
-    /// every OPEN is answered, the program that opened the file had ended before the reply arrived; the client returns
-    /// the delegation at once.
+    /// Handles the recall of a delegation.
+    ///
+    /// If the client does not know the delegation and an OPEN is unanswered, the reply to this OPEN may grant the
+    /// delegation. So the client rejects the recall, and the mgr repeats the recall later. If the client does not know
+    /// the delegation although every OPEN is answered, the program ended before it received the reply to its OPEN. So
+    /// no open uses the delegation, and the client returns the delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
-        // Check first whether all OPENs are answered. If so, the client knows every delegation that it may hold, and
-        // the search below finds the recalled delegation.
+        // Check whether all OPENs are answered before the search below. If they are, the client knows every delegation
+        // that it may hold, so the search finds the recalled delegation or proves that no open uses it.
         let all_answered = self.names.are_opens_answered();
         let leaves = || self.deferred_closes.recall(stateid);
         let is_known = self.names.recall(stateid)
             || leaves()
             || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // Search the deferred closes a second time, because a close may have moved the delegation there after the
-            // first search.
+            // Search the deferred closes again, because a close may have moved the delegation there after the first
+            // search.
             || leaves();
         match is_known {
             false if !all_answered => return NFS4ERR_BAD_STATEID,
@@ -79,14 +81,14 @@ impl HeldState for Inodes {
     }
 
     async fn revoked(&self, HeldStateid { file, stateid }: HeldStateid, status: nfsstat4) {
-        // The file was closed before the mgr revoked the state, so no open, lock or data of the file is lost.
+        // If the file is not open any more, the client lost no open, lock or data of the file.
         let Some(inode) = self.get(file) else { return };
         tracing::debug!(%file, ?status, "the mgr has revoked a stateid");
         if inode.delegation().is_none_or(|held| held.other != stateid.other) {
             return inode.revoked(stateid).await;
         }
-        // If a DELEGRETURN has just reached the mgr, the mgr no longer knows the delegation. The client has not lost
-        // such a delegation.
+        // If the mgr has just executed a DELEGRETURN, the mgr no longer knows the delegation (`NFS4ERR_BAD_STATEID`).
+        // The client returned this delegation, so the delegation is not lost.
         if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
             match status {
                 NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),

@@ -14,8 +14,8 @@ const LOOKUPS_MAX: usize = 32;
 /// Maximum number of symlinks that the client follows on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;
 
-/// How many times the client looks up a path if, each time, a file on the path is removed between its LOOKUP and its
-/// GETATTR.
+/// Maximum number of attempts to look up a path. An attempt fails if a file on the path is removed between its LOOKUP
+/// and its GETATTR.
 const WALKS_MAX: usize = 8;
 
 /// Formats a name for error messages.
@@ -23,15 +23,16 @@ pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
-/// Checks a name that the mgr sent, so that no caller takes it for a path. An invalid name is a protocol error.
+/// Checks a name that the mgr sent: a caller must not take a name with a slash for a path. An invalid name is a
+/// protocol error.
 pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     let refused = |_| Error::protocol(format!("{what}: the mgr sent a name that no file can have: {}", shown(name)));
     types::name::check(name).map_err(refused)
 }
 
-/// Returns the access time for a new file: a random time within the next second. If the mgr restarts before it replies
-/// to the create, the client recognizes the file that it created by this access time. The time is not in the past, so
-/// it never precedes the creation.
+/// Returns the access time for a new file: a random time within the next second. If the reply to the create is lost in
+/// a restart of the mgr, the client recognizes by this access time that its own request created the file. The time is
+/// not in the past, so the access time never precedes the creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -45,8 +46,8 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     Ok((Node { id: attrs.id, handle }, attrs))
 }
 
-/// Marks ESTALE as an error in doubt: the mgr may have executed the operation, and another client may have removed the
-/// file before this client could read the result.
+/// Marks ESTALE as an error in doubt. The mgr may have executed the operation, and then another client has removed the
+/// file before the GETATTR of this request.
 fn undone(error: Error) -> Error {
     if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
@@ -85,15 +86,16 @@ impl Mount {
         found
     }
 
-    /// Looks up a path from the root, in as few round trips as possible. Follows at most 40 symlinks; absolute ones
-    /// start at the root of this file system. Follows a symlink in the last component only if `follow` is set.
+    /// Looks up a path from the root, in as few round trips as possible. Follows at most 40 symlinks. The target of an
+    /// absolute symlink starts at the root of this file system. Follows a symlink in the last component only if
+    /// `follow` is set.
     pub async fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Node, Attrs)> {
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
         let mut symlinks = 0;
         loop {
             // Look up the components before the next "..". A ".." cancels the component before it only if this
-            // component is no symlink, which only the lookup shows.
+            // component is not a symlink, and only a lookup shows this.
             let run = todo.iter().take_while(|c| *c != b"..").count();
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
@@ -195,7 +197,8 @@ impl Mount {
         compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
         let making = self.inner.makes(dir, name);
         let mut results = match self.inner.session.call(compound).await {
-            // Only a file that this request created has the access time `mark`, so the request has succeeded.
+            // If the found file has the random access time `mark`, this request created the file, so the create has
+            // succeeded.
             Err(error) if error.is_in_doubt() => match self.lookup(dir, name).await {
                 Ok(found) if found.1.atime == mark => return Ok(found),
                 _ => return Err(error),
@@ -221,8 +224,8 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making symbolic link").await
     }
 
-    /// Creates a device node, socket or named pipe. `rdev` is the pair (major, minor) of a device; for other types it
-    /// is ignored.
+    /// Creates a device node, socket or named pipe. `rdev` contains the major and minor number of a device, and is
+    /// ignored for sockets and named pipes.
     pub async fn mknod(
         &self,
         dir: &Node,
@@ -245,7 +248,7 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making special file").await
     }
 
-    /// Adds a hard link to a file that is no directory, and returns the file's attributes.
+    /// Adds a hard link to a file that is not a directory. Returns the attributes of the file.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
         let mut compound = self.compound(format!("linking {}", shown(name))).once();
         self.arrive(&mut compound, node).void(OP_SAVEFH);
@@ -342,14 +345,15 @@ impl Mount {
     }
 }
 
-/// Appends a RENAME. `from` and `to` are pairs of a directory and a name in it. The directory in `to` becomes the
-/// current filehandle.
+/// Appends a RENAME to a COMPOUND. `from` and `to` are pairs of a directory and a name in it. The directory in `to`
+/// becomes the current filehandle.
 pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
     compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
     append_renaming(compound, from.1, to.1, how);
 }
 
-/// Appends a RENAME from the directory in the saved filehandle to the directory in the current filehandle.
+/// Appends to a COMPOUND a RENAME from the directory in the saved filehandle to the directory in the current
+/// filehandle.
 fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renaming) {
     if how != Renaming::Replace {
         compound.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_renaming(how) });

@@ -23,10 +23,10 @@ const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 /// How many times the client tries to return a directory delegation.
 const TRIES: u32 = 8;
-/// How long a disconnecting mount waits for the return of its directory delegations.
+/// How long a mount that disconnects waits until it has returned its directory delegations.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// The negative-lookup cache of a mount, with a reference to the mount, which sends the requests of the cache.
+/// The negative-lookup cache of a mount, with a reference to the mount. The mount sends the requests of the cache.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<Negative<Caller>>,
@@ -81,7 +81,7 @@ impl Names {
         true
     }
 
-    /// Returns whether every OPEN is answered, so that no grant of a delegation can be in flight.
+    /// Returns whether the mgr has answered every OPEN. If so, no reply that grants a delegation is in flight.
     pub(crate) fn are_opens_answered(&self) -> bool {
         let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
         counts.is_some_and(|(asked, answered)| asked == answered)
@@ -94,7 +94,7 @@ impl Names {
         }
     }
 
-    /// Drops the names under a directory delegation that the mgr has revoked.
+    /// Drops the cached names of a directory whose delegation the mgr has revoked.
     pub(crate) fn lose(&self, stateid: &stateid4) {
         self.known().lose(stateid, now());
     }
@@ -150,14 +150,15 @@ impl Mount {
         self.inner.give_back_names(back);
     }
 
-    /// Requests a delegation of a directory and reads all its names. Returns whether the cache now knows all names.
+    /// Requests a delegation of a directory and reads all names in the directory. Returns whether the cache now
+    /// contains all these names.
     async fn read_names(&self, dir: &Node, number: u64, epoch: u64) -> Result<bool> {
         let mut compound = self.compound("asking for the names in a directory").cached();
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // Count the request as an unanswered OPEN. So the client rejects a recall of the delegation that arrives before
-        // the reply with the grant, and the mgr repeats the recall.
+        // Count GET_DIR_DELEGATION as an unanswered OPEN until its reply arrives. During this time, the client rejects
+        // a recall of the delegation, and the mgr repeats the recall later.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -204,14 +205,14 @@ impl Inner {
         &self.inodes.names
     }
 
-    /// Registers a request that may create a name in a directory, before the client sends it.
+    /// Registers with the cache a request that may create a name in a directory, before the client sends the request.
     pub(crate) fn makes<'a>(self: &'a Arc<Self>, dir: &Node, name: &'a [u8]) -> Making<'a> {
         let back = self.names().known().makes(dir.id, name, now());
         self.give_back_names(back);
         Making { mount: self, dir: dir.id, name, answered: false }
     }
 
-    /// Registers a request that removes or renames a name, before the client sends it.
+    /// Registers with the cache a request that removes or renames a name, before the client sends the request.
     pub(crate) fn removes(&self, dir: &Node, name: &[u8]) -> Option<Removal> {
         self.names().known().removes(dir.id, name)
     }
@@ -224,7 +225,8 @@ impl Inner {
     }
 
     /// Returns all directory delegations to the mgr, and waits at most one second for the replies. If the mgr takes
-    /// longer, it later revokes the delegations. Until then, changes of these directories by other clients wait.
+    /// longer, it later revokes the delegations. Changes of these directories by other clients wait until the
+    /// delegations are returned or revoked.
     pub(super) async fn leave_names(self: &Arc<Self>) {
         let all = self.names().known().leave();
         let given_back = future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid)));
@@ -243,7 +245,8 @@ impl Inner {
         for attempt in 0..TRIES {
             let mut compound = Compound::new("returning a directory delegation").cached();
             compound.putfh(handle).op(OP_DELEGRETURN, &DELEGRETURN4args { deleg_stateid });
-            // Ignore the results: if the directory is removed or the delegation is revoked, there is nothing to return.
+            // Ignore the results. An error means that the directory is removed or the delegation is revoked, so there
+            // is nothing to return.
             match self.session.call(compound).await {
                 Ok(_) => return,
                 Err(error) => tracing::debug!("returning a directory delegation: {error}"),

@@ -49,7 +49,7 @@ impl OpenFlags {
         read | write
     }
 
-    /// Returns the share access bits of OPEN. With `delegated`, they include the wish for a delegation.
+    /// Returns the share access bits of OPEN. If `delegated`, the bits also request a delegation (RFC 8881 §18.16).
     fn share_access(self, delegated: bool) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
@@ -70,7 +70,8 @@ impl OpenFlags {
 pub struct OpenOptions<'a> {
     /// The open mode.
     pub flags: OpenFlags,
-    /// The directory in which the caller found the file; its policy applies. `None`: no directory policy applies.
+    /// The directory in which the caller found the file. The policy of this directory applies to the open. `None`: no
+    /// directory policy applies.
     pub dir: Option<&'a Node>,
     /// The policy settings of this open, which override all other settings, for example [`crate::Access::Unbuffered`].
     pub policy: Settings,
@@ -86,8 +87,8 @@ pub struct OpenOptions<'a> {
 pub struct CreateOptions {
     /// Permission bits of a new file, at most 0o7777; the client applies no umask.
     pub mode: u32,
-    /// Whether to fail with `Exist` if the name exists. If the reply to the create is lost, the client sends it again,
-    /// and recognizes a file that its first request created.
+    /// Whether to fail with `Exist` if the name exists. If the reply to the create is lost, the client repeats the
+    /// create, and recognizes a file that its own first request created.
     pub exclusive: bool,
     /// The access mode, and whether to truncate an existing file to length 0.
     pub open: OpenFlags,
@@ -124,7 +125,7 @@ struct OpenRequest {
     reported: Option<(Settings, Settings)>,
     /// The policy settings that the caller passed.
     policy: Settings,
-    /// The ACCESS4 bits that the ACCESS before the OPEN requested.
+    /// The ACCESS4 bits that the client requested with the ACCESS before the OPEN.
     needed: u32,
     /// Whether a LAYOUTGET follows the OPEN in the COMPOUND.
     layout: bool,
@@ -145,7 +146,7 @@ impl Mount {
     }
 
     /// Opens a regular file with these options. The COMPOUND with the OPEN also reads the policy settings of the
-    /// directory.
+    /// directory in the options, if any.
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
@@ -171,8 +172,8 @@ impl Mount {
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
         }
-        // For the owner of the file, the mgr does not check the permission bits in an OPEN by filehandle. open(2)
-        // checks the permission bits for the owner too, so the client adds ACCESS.
+        // In an OPEN by filehandle, the mgr does not check the permission bits if the caller owns the file. open(2)
+        // checks them for the owner too, so the client also sends ACCESS.
         let needed = flags.access();
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
@@ -203,7 +204,7 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Predicts from cached settings the policy of a file that the client is about to open.
+    /// Predicts the policy of a file that the client is about to open. The prediction uses the cached policy settings.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
         let settings = effective_policy.guess(dir.map(|dir| dir.id), open);
@@ -223,7 +224,8 @@ impl Mount {
         settings
     }
 
-    /// Takes the attributes and policy settings of the directory from the end of the reply, if the reply contains them.
+    /// Takes the attributes and policy settings of the directory from the last results of the reply, if the reply
+    /// contains these results.
     fn take_last_settings(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
         match results.done(&[OP_PUTFH]).and_then(|()| results.attrs_and_policy()) {
             Ok((attrs, told)) => (Some(attrs), told.map(|told| self.record_settings(dir, &told))),
@@ -245,8 +247,8 @@ impl Mount {
         options: CreateOptions,
     ) -> Result<(File, Option<Attrs>)> {
         match self.try_create(dir, name, options).await {
-            // The mgr does not support `unsynced`, and makes every new file durable before it replies. So create the
-            // file without `unsynced`.
+            // The mgr does not support the create option `unsynced`: it makes every new file durable before it replies.
+            // So create the file without this option.
             Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
                 self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
             }
@@ -329,7 +331,8 @@ impl Mount {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another file"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
-        // If the mgr refused LAYOUTGET, it did not execute the operations after it, so the reply lacks their results.
+        // If the mgr refused LAYOUTGET, it did not execute the operations after LAYOUTGET, so the reply lacks the
+        // results of these operations.
         let (dir, last_settings) = match &origin.name {
             Some(name) => self.take_last_settings(&name.dir, &mut results),
             None => (None, None),
@@ -346,9 +349,9 @@ impl Mount {
         }
         let learnt = inode.record_delegation(&opened.delegation, &asking);
         if learnt.again {
-            // The mgr granted a delegation that the client is returning or has returned, so request a delegation again.
-            // Without a delegation, I/O would bypass the page cache as long as the file is open. Box the future,
-            // because the request is rare.
+            // The granted delegation is useless, because the client is returning or has returned the same delegation.
+            // So request another delegation: without one, all I/O would bypass the page cache as long as the file is
+            // open. Box the future, because the request is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
@@ -365,7 +368,7 @@ impl Mount {
         let nameless = named && attrs.nlink == 0;
         if nameless || !permitted {
             let status = if nameless { Status::Stale } else { Status::Access };
-            // The error of the open matters more than an error of the close. Box the future of the close, which is
+            // Return the error of the open, and ignore an error of the close. Box the future of the close, which is
             // large and rarely needed.
             let _ = Box::pin(file.close()).await;
             return Err(Error::status(status, "opening a file"));

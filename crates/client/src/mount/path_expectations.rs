@@ -1,9 +1,9 @@
 //! Path expectations: the paths by which the caller reached a file. The mgr checks them before it executes an operation
 //! on the file.
 //!
-//! A caller that caches names may use a file that its path no longer leads to. So the client sends the path along: the
-//! COMPOUND begins with a LOOKUP for each name and a VERIFY of the inode number. If the path leads to another file, the
-//! mgr stops there and changes nothing.
+//! A caller that caches names may operate on a file although the cached path no longer leads to this file. So the
+//! client also sends the path: the COMPOUND begins with a LOOKUP for each name and a VERIFY of the inode number. If the
+//! path leads to another file, the VERIFY fails, and the mgr executes no operation after it.
 
 use super::{Mount, Node};
 use crate::compound::Compound;
@@ -30,13 +30,13 @@ pub struct PathExpectation {
 }
 
 impl Mount {
-    /// Returns the same mount with path expectations for its operations by name. The mgr executes an operation on a
-    /// file of these expectations only if all of the file's paths still lead to it. Otherwise the operation changes
-    /// nothing and fails with [`Error::is_moved`](crate::Error::is_moved). The client does not check a path that is too
-    /// long for one COMPOUND.
+    /// Returns the same mount with path expectations for its operations by name. If an operation uses a file of these
+    /// expectations, the mgr executes the operation only if all expected paths of the file still lead to the file.
+    /// Otherwise the operation changes nothing and fails with [`Error::is_moved`](crate::Error::is_moved). The client
+    /// does not check a path that is too long for one COMPOUND.
     ///
-    /// Operations by name are lookups, opens, changes of attributes, extended attributes and names, and reading the
-    /// first page of a directory.
+    /// Operations by name are: lookups; opens; changes of attributes, extended attributes and names; and the read of
+    /// the first page of a directory.
     pub fn expecting(&self, walks: Vec<PathExpectation>) -> Mount {
         let walks = (!walks.is_empty()).then(|| Arc::from(walks));
         Mount { walks, ..self.clone() }
@@ -55,7 +55,7 @@ impl Mount {
         if left == CHECKS_MAX { compound.putfh(&node.handle) } else { compound }
     }
 
-    /// Returns whether this mount has an expectation for this file.
+    /// Returns whether this mount has a path expectation for this file.
     pub fn expects(&self, node: &Node) -> bool {
         self.walks.as_deref().unwrap_or_default().iter().any(|walk| walk.to == node.id)
     }

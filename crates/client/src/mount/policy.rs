@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::FileKind;
 
-/// Measured service times of writes, and the requests in flight to the mgr.
+/// Measured service times of writes, and the writes to the mgr that are in flight.
 #[derive(Default)]
 pub(super) struct Timing {
     auto: Auto,
-    /// The times at which the client sent the requests in flight, by request number.
+    /// When the client sent each write that is in flight to the mgr. The key is the sequence number of the write.
     sent: BTreeMap<u64, Instant>,
     next: u64,
     /// Moving average of the service time of a LAYOUTCOMMIT after direct writes, in nanoseconds.
@@ -32,8 +32,8 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// Records the service time of a write of `len` bytes. `together` is the number of requests that the client sent at
-    /// the same time.
+    /// Records the service time of a write of `len` bytes to the mgr. `together` is the number of requests that the
+    /// client sent at the same time as this write.
     pub(crate) fn done(self, len: u64, together: usize) {
         self.mount.learn_service((Path::Mgr, len, together), self.begun, false);
     }
@@ -93,8 +93,8 @@ impl Mount {
     }
 
     /// Sets or removes one policy setting as a mount option, which overrides the settings of the server and of
-    /// directories. The change applies from the next read or write of every file, including open files. It does not
-    /// affect or reorder earlier writes.
+    /// directories. The change applies from the next read or write of every file, including open files. Earlier writes
+    /// keep their path and their order.
     ///
     /// # Errors
     /// The setting does not exist, does not allow this value, or cannot be set as a mount option.
@@ -125,8 +125,9 @@ impl Inner {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the write threshold under `rule` for a write whose longest range has `longest` bytes. The result may ask
-    /// the client to send the write on a certain path as a probe, to measure the service time of the path.
+    /// Returns the write threshold under `rule` for gathered ranges, of which the longest has `longest` bytes. The
+    /// result may also name a path (direct or mgr) for a probe: the client then sends bytes on this path to measure its
+    /// service time.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> ThresholdChoice {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
@@ -161,8 +162,9 @@ impl Inner {
         Timed { mount: self, number, begun }
     }
 
-    /// Records the service time of a write that began at `begun`: its path, its length, and the number of requests sent
-    /// together. If `unreported`, the write is durable, but the client still has to send a LAYOUTCOMMIT.
+    /// Records the service time of a write that began at `begun`. `write` contains the path of the write, its length,
+    /// and the number of requests that the client sent together. If `unreported`, the written bytes are durable, but
+    /// the client must still send a LAYOUTCOMMIT.
     pub(crate) fn learn_service(&self, write: (Path, u64, usize), begun: Instant, unreported: bool) {
         if self.session.load().is_wanted() {
             let mut timing = self.timing();
@@ -180,8 +182,8 @@ impl Inner {
 }
 
 impl Timing {
-    /// Records a service time. A durable write on the mgr path needs no LAYOUTCOMMIT. To make both paths comparable,
-    /// the time of a direct write includes the time of its LAYOUTCOMMIT.
+    /// Records the service time of a write. A durable write on the direct path also needs a LAYOUTCOMMIT, and a write
+    /// on the mgr path needs none. So add the average time of a LAYOUTCOMMIT to the time of such a direct write.
     fn learn(&mut self, (way, len, together): (Path, u64, usize), took: Duration, unreported: bool) {
         let report = if unreported { Duration::from_nanos(self.report) } else { Duration::ZERO };
         self.auto.learn(way, len, took.saturating_add(report), together);
@@ -192,7 +194,7 @@ impl Timing {
         self.report = if self.report == 0 { sample } else { self.report - self.report / 8 + sample / 8 };
     }
 
-    /// Records the queue delay that the mgr has reported since the last call, if any.
+    /// Records the queue delay `news` of the mgr, if the mgr has reported a new one.
     fn hear(&mut self, news: Option<Duration>) {
         if let Some(delay) = news {
             self.auto.queued(delay);
@@ -210,8 +212,8 @@ pub(crate) fn usual(mount: &Inner) -> Policy {
 mod tests {
     use super::*;
 
-    /// Returns the write threshold after many durable writes that take 7 ms on the mgr path, and 4 ms plus `report` on
-    /// the direct path.
+    /// Returns the automatic write threshold after 64 durable writes on each path. A write takes 7 ms on the mgr path.
+    /// On the direct path, a write takes 4 ms, and the LAYOUTCOMMIT after it takes `report`.
     fn after(report: Duration) -> u64 {
         let mut timing = Timing::default();
         for _ in 0..64 {

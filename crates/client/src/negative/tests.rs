@@ -72,7 +72,8 @@ fn a_created_name_possibly_exists_until_its_removal_is_answered() {
     assert!(!negative.is_absent(DIR, b"a", &0, 1));
     negative.removed(removal);
     assert!(negative.is_absent(DIR, b"a", &0, 1));
-    // A name that is created again while the removal is in flight may exist, so the cache keeps it.
+    // If the client creates a name again while the removal of the name is in flight, the name may exist. So the cache
+    // keeps the name.
     negative.makes(DIR, b"a", at(0));
     negative.made(DIR, b"a", true);
     let removal = negative.removes(DIR, b"a").unwrap();
@@ -92,21 +93,21 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
     assert!(!negative.is_absent(DIR, b"b", &0, 1) && negative.held().is_empty() && negative.names == 0);
     assert_eq!(miss(&mut negative, 1, at(34)), None);
     assert!(miss(&mut negative, 1, at(35)).is_some());
-    // A recall arrives before the reply that grants the delegation. The client returns the delegation as soon as the
-    // reply arrives.
+    // If the task that requested a delegation has failed before the reply grants the delegation, the cache rejects the
+    // delegation, and the client must return it.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     assert_eq!(negative.finished(DIR, number, false, at(0)), None);
     assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
-    // In a later session, a failed lookup makes the client return the delegation of the earlier session.
+    // A delegation from an earlier session is worthless, so the next failed lookup makes the client return it.
     let mut negative = knowing(&["a"]);
     assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1)), MISSES), (None, vec![gone(1)]));
 }
 
 #[test]
 fn the_cache_has_a_maximum_size() {
-    // If a directory has too many names, the cache drops the directory. First the client reads too many names, then it
-    // creates too many names.
+    // If a directory has too many names, the cache drops the directory. The test exceeds the limit first by reading
+    // names, then by creating names.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
@@ -124,7 +125,7 @@ fn the_cache_has_a_maximum_size() {
         back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0)), MISSES).1);
     }
     assert_eq!((back, negative.dirs.len()), (vec![gone(1)], DIRS));
-    // Too many requests without a reply switch the cache off.
+    // The cache is switched off after too many create requests without a reply.
     let mut negative = knowing(&[]);
     for number in 0..DOUBTS {
         negative.makes(DIR, &number.to_be_bytes(), at(0));
@@ -134,7 +135,7 @@ fn the_cache_has_a_maximum_size() {
     assert_eq!(miss(&mut negative, 1, at(100)), None);
 }
 
-/// A request that the mount has sent and that has no reply yet.
+/// A request that the mount has sent and that is still unanswered.
 #[derive(Clone, Debug)]
 enum Sent {
     Make { name: u8, done: bool, abandoned: bool },
@@ -143,7 +144,7 @@ enum Sent {
     Read { number: u64, page: u8, names: Option<Vec<u8>> },
 }
 
-/// A model of an mgr with one directory, of other clients that change the directory, and of a mount.
+/// A model of an mgr with one directory, of clients other than the mount that change the directory, and of the mount.
 #[derive(Default)]
 struct Model {
     negative: Negative<u8>,
@@ -182,7 +183,7 @@ impl Model {
                     *given = Some(self.granted);
                 }
             }
-            // Each page of the directory contains at most one name.
+            // In this model, each page of the directory contains at most one name.
             Sent::Read { page, names: names @ None, .. } => {
                 *names = Some(self.there.iter().copied().filter(|name| name == page).collect());
             }
@@ -238,8 +239,8 @@ impl Model {
     /// Another client creates or removes a name, after the mgr has recalled the delegation.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // If the reply that grants the delegation is still in flight, the mgr delays the change by the other
-            // client.
+            // If the reply that grants the delegation is still in flight, the mount rejects the recall, and the mgr
+            // delays the change by the other client.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }
@@ -248,7 +249,7 @@ impl Model {
         }
     }
 
-    /// The mgr ends the session, with its requests and its delegation.
+    /// The mgr ends the session. The mount receives no reply to the requests in flight, and loses the delegation.
     fn new_session(&mut self) {
         self.epoch += 1;
         self.granted = None;

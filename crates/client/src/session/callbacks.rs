@@ -26,7 +26,7 @@ impl Callbacks {
         Callbacks { held, table, channel: Mutex::default() }
     }
 
-    /// Answers callbacks on the callback channel of a new session from now on.
+    /// From now on, answers callbacks on the callback channel of the new session `session`.
     pub(super) fn begin_session(&self, session: &Session) {
         let channel = session.back().map(|back| Channel::new(session.id(), back));
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
@@ -41,8 +41,8 @@ impl Callbacks {
         let statuses = self.decide(&pending).await;
         self.with_channel(|channel| match channel.has_received(&pending) {
             true => Ok(channel.answer(pending, &statuses)),
-            // A newer session has replaced the session of this callback, so refuse the call in the RPC layer
-            // (SYSTEM_ERR).
+            // A newer session has replaced the session of this callback, so return an RPC error (SYSTEM_ERR) instead of
+            // an NFS status.
             false => Err(Refusal::SystemErr),
         })?
     }
@@ -53,8 +53,8 @@ impl Callbacks {
     }
 
     async fn decide(&self, pending: &Pending) -> Vec<nfsstat4> {
-        // Delay the recall while its referring calls are unanswered (RFC 8881 §2.10.6.3): the client cannot return a
-        // layout whose grant it has not received.
+        // Delay a recall while the client waits for the replies to its referring calls (RFC 8881 §2.10.6.3): one of
+        // these replies may grant the recalled state, and the client cannot return state that it has not received.
         let outstanding = {
             let table = lock(&self.table);
             let calls = pending.referring.iter().flat_map(|list| &list.rcl_referring_calls);
@@ -87,8 +87,8 @@ impl Callbacks {
                 }
                 NFS4_OK
             }
-            // Ignore CB_RECALL_ANY and CB_NOTIFY_DEVICEID: the client holds no state that it can give up, and requests
-            // device addresses again whenever a connection fails.
+            // Ignore CB_RECALL_ANY, because the client holds no state that it could give up. Ignore CB_NOTIFY_DEVICEID,
+            // because the client requests a device address again whenever a connection to the device fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
             Event::Resized(_) => NFS4_OK,
         }

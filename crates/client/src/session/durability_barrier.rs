@@ -20,8 +20,8 @@ use wire::nfs4::*;
 #[derive(Default)]
 pub(super) struct DurabilityBarrier {
     known: Mutex<Known>,
-    /// Locked during a barrier. Other callers wait for the lock, and then check whether any change still needs a
-    /// barrier.
+    /// Locked during a barrier. Other callers of [`Session::settle`] wait for the lock, and then check whether any
+    /// change still needs a barrier.
     turn: AsyncMutex<()>,
 }
 
@@ -29,39 +29,37 @@ pub(super) struct DurabilityBarrier {
 struct Known {
     /// The last boot number that the mgr reported.
     boot: Option<u64>,
-    /// Whether the client sent a change since the last barrier began.
+    /// Whether the client has sent a change since the last barrier began.
     changed: bool,
-    /// Whether a barrier for earlier changes is in progress.
+    /// Whether a barrier that covers earlier changes is in progress.
     settling: bool,
-    /// How many times changes may have been lost since the mount was created.
+    /// The number of possible losses of changes since the mount was created.
     losses: u64,
 }
 
 impl Known {
-    /// Records that the client is about to send a change, or has received its reply.
+    /// Records that the client is about to send a change, or has received the reply to a change.
     fn change(&mut self) {
         self.changed = true;
     }
 
-    /// Begins a barrier; returns whether any change needs the barrier.
+    /// Begins a barrier. Returns whether any change needs the barrier.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling
     }
 
-    /// Processes the boot number that the mgr reported.
+    /// Records the boot number that the mgr reported. A new boot number means that the mgr's machine has lost power.
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // The boot number changed, so all changes without a completed barrier count as lost. Only changes from now
-            // on need a barrier.
+            // All changes without a completed barrier count as lost. So only later changes need a barrier.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }
     }
 
-    /// Ends a barrier. If the barrier failed (`done` is false), the changes that the barrier covers may not be durable,
-    /// and need a new barrier.
+    /// Ends a barrier. If the barrier failed (`done` is false), its changes may not be durable, and need a new barrier.
     fn end(&mut self, done: bool) {
         self.changed |= !done && self.settling;
         self.settling = false;
@@ -88,8 +86,8 @@ impl Shared {
         self.options.durable == Durable::Fsync
     }
 
-    /// Registers a request that the client is about to send. Returns whether the mgr may answer it before its changes
-    /// are durable.
+    /// Registers a request that the client is about to send. Returns whether the mgr may answer the request before the
+    /// changes of the request are durable.
     pub(super) fn sends_soon(&self, changes: bool) -> bool {
         let soon = changes && self.is_soon();
         if soon {
@@ -99,7 +97,8 @@ impl Shared {
     }
 
     /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client abandoned
-    /// it. A barrier that began after the client sent the request may not cover the changes of this request.
+    /// it. A barrier that began while the request was in flight may not cover its changes, so the changes need another
+    /// barrier.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }
@@ -128,8 +127,8 @@ impl Session {
     /// Waits until every change that the mgr has answered is durable.
     ///
     /// # Errors
-    /// `Io` if changes may have been lost since the last call with the same `seen`. The call sets `seen` to the number
-    /// of losses.
+    /// `Io` if the mgr's machine lost power and changes may have been lost since the last call with this `seen`. The
+    /// call sets `seen` to the total number of such losses.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;
@@ -159,16 +158,16 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// Checks every history of `STEPS` steps: a loss is reported if and only if the boot number changed between a
-    /// change and its barrier.
+    /// Checks every history of `STEPS` steps. The barrier must report a loss if and only if the boot number changed
+    /// between a change and the end of its barrier.
     #[test]
     fn a_changed_boot_number_reports_the_changes_without_a_barrier_as_lost() {
         const STEPS: u32 = 8;
         for history in 0..4u32.pow(STEPS) {
             let (mut known, mut boot) = (Known::default(), 0u64);
             known.told(boot);
-            // The model: whether some change has no completed barrier yet (`open`), and whether a power loss has lost
-            // such a change (`lost`).
+            // The model: `open` is whether some change has no completed barrier yet, and `lost` is whether a power loss
+            // of the mgr's machine has lost such a change.
             let (mut open, mut lost) = (false, false);
             for step in 0..STEPS {
                 match history >> (2 * step) & 3 {
@@ -176,7 +175,7 @@ mod tests {
                         known.change();
                         open = true;
                     }
-                    // A power loss, which the client detects with the next session.
+                    // A power loss of the mgr's machine, which the client detects at the start of its next session.
                     1 => {
                         boot += 1;
                         lost |= open;
@@ -191,8 +190,8 @@ mod tests {
                         }
                         open = false;
                     }
-                    // A power loss during a barrier. The client detects it with a new session, and again with the
-                    // reply to the barrier.
+                    // A power loss during a barrier. The client receives the new boot number twice: with a new session,
+                    // and with the reply to the barrier.
                     _ => {
                         if known.begin() {
                             boot += 1;

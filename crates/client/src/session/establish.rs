@@ -24,7 +24,7 @@ use xdr::Xdr;
 /// The lease time that the client assumes before the mgr has reported it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// How many times the client tries to end a session. Only a connection failure leads to another attempt.
+/// How many times the client tries to end a session. The client tries again only after a connection failure.
 const END_TRIES: usize = 3;
 
 /// The parts of a session that the client has established: the connection, the client id, and the session itself.
@@ -35,8 +35,8 @@ pub(super) struct Link {
     epoch: Option<u64>,
     /// The client id that the mgr issued, and the sequence number of the next CREATE_SESSION.
     identity: Option<Identity>,
-    /// The part of the reclaim of opens and locks that the client still has to do. If the session is lost before the
-    /// reclaim is complete, the next session continues it.
+    /// The part of the reclaim of opens and locks that is still to be done. If the session is lost before the reclaim
+    /// is complete, the next session continues the reclaim.
     pending_reclaim: PendingReclaim,
     epochs: u64,
     ever: bool,
@@ -50,8 +50,8 @@ enum PendingReclaim {
     Nothing,
     /// The reclaim of opens and locks has not begun, or was interrupted.
     Everything,
-    /// The client has reclaimed everything except the opens in this list, which the mgr refused. It has not sent
-    /// RECLAIM_COMPLETE yet.
+    /// The client has tried to reclaim all opens and locks, and the mgr refused the opens in this list. The client has
+    /// not sent RECLAIM_COMPLETE yet.
     End(Vec<OpenId>),
 }
 
@@ -84,8 +84,8 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
 }
 
 impl Shared {
-    /// Returns a connection and the epoch of a session. Establishes the connection and the session if necessary, and
-    /// retries for `patience`.
+    /// Returns a connection to the mgr and the epoch of the session. Establishes both if necessary, and retries for at
+    /// most `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
         let mut link = self.link.lock().await;
@@ -95,10 +95,10 @@ impl Shared {
             {
                 return Ok((connection.clone(), epoch));
             }
-            // Box the future: it is large and rarely needed, so that most requests need no memory for it.
+            // Box the future, which is large and rarely needed. So most requests need no memory for it.
             let error = match Box::pin(self.establish(&mut link)).await {
                 Ok(()) => continue,
-                // If the first connection fails, do not retry: most likely the address is wrong.
+                // If the client has never connected to the mgr, do not retry: most likely the address is wrong.
                 Err(error) if error.kind() == crate::ErrorKind::Connection && link.ever => error,
                 Err(error) if error.is(types::Status::Delay) => error,
                 Err(error) => return Err(error),
@@ -108,7 +108,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Drops the session of this epoch, because the mgr no longer knows it.
+    /// Drops the session of this epoch, because the mgr no longer knows the session.
     pub(super) async fn forget_session(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -116,8 +116,8 @@ impl Shared {
         }
     }
 
-    /// Drops the session like [`Shared::forget_session`], and also the client id, because the mgr has lost the opens of
-    /// this client.
+    /// Drops the session of this epoch like [`Shared::forget_session`]. Also drops the client id, because the mgr has
+    /// lost the opens of this client.
     pub(super) async fn forget_state(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -146,9 +146,10 @@ impl Shared {
         }
     }
 
-    /// Returns how long the client waits for a reply before it sends the request again over a new connection. An mgr
-    /// whose host lost power does not reply. After a restart, the mgr accepts reclaims for one lease time. So the
-    /// client waits at most a third of the lease time, in order not to lose its locks.
+    /// Returns how long the client waits for a reply before it sends the request again over a new connection. If the
+    /// mgr's host has lost power, the client may notice the restart of the mgr only by sending again. After the
+    /// restart, the mgr accepts reclaims of locks only for one lease time. So the client waits at most a third of the
+    /// lease time.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
@@ -175,12 +176,13 @@ impl Shared {
                 let message = format!("another file system than before answers at {}; mount again", self.address);
                 return Err(Error::protocol(message));
             }
-            // If the mgr knows this client, CREATE_SESSION must continue the sequence numbers (RFC 8881 §18.36.4).
+            // If the mgr still knows this client id, the next CREATE_SESSION must continue the client id's sequence
+            // numbers (RFC 8881 §18.36.4).
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // Begin a full reclaim only if the mgr has lost the state of this client. Otherwise keep `pending_reclaim`, so
-        // that this session continues a reclaim that the loss of the previous session interrupted.
+        // Begin a reclaim of all state only if the mgr has lost the state of this client. Otherwise keep
+        // `pending_reclaim`: if the previous session was lost during a reclaim, this session continues that reclaim.
         if continuity == Continuity::Lost {
             link.pending_reclaim = PendingReclaim::Everything;
         }
@@ -205,8 +207,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Destroys a session that a newer session has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
-    /// client unmounts.
+    /// Destroys a session that a newer session has replaced. The mgr refuses DESTROY_CLIENTID, which this client sends
+    /// when it unmounts, as long as the client id has such a session.
     async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
         if new == Some(old) {
             return Ok(());
@@ -217,7 +219,7 @@ impl Shared {
         gone.await.map(drop)
     }
 
-    /// Returns the connection to the mgr; connects if there is none.
+    /// Returns the connection to the mgr. Connects to the mgr if the client has no open connection.
     async fn connected(&self, link: &mut Link) -> Result<Connection> {
         let connection = match link.connection.take().filter(|c| !c.is_closed()) {
             Some(connection) => connection,
@@ -262,8 +264,8 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // Another process could own the path of the Unix socket. So check that the peer reports the random run id that
-        // the mgr reported over TCP.
+        // A process other than the mgr could own the path of the Unix socket. So check that the peer reports the same
+        // random run id that the mgr reported over TCP.
         let near = connected
             .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
             .ok()?;
@@ -275,14 +277,14 @@ impl Shared {
         let (body, timeout) = (LocalSocketArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent =
             connection.call(admin::PROGRAM, admin::VERSION, admin::LOCAL_SOCKET, &self.auth, body, timeout).await;
-        // If the mgr does not know the procedure LOCAL_SOCKET, keep using TCP.
+        // An mgr that does not know the procedure LOCAL_SOCKET offers no Unix socket, so the client keeps TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;
         LocalSocketReply::decode(&mut reply.body).ok()
     }
 
-    /// Sends a COMPOUND with one operation outside any session, and returns the result of the operation.
+    /// Sends a COMPOUND with one operation, which needs no session. Returns the result of the operation.
     async fn lone<T: Xdr>(
         &self,
         connection: &Connection,
@@ -303,8 +305,8 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The mgr accepts only source ports below 1024. Close the connection, because the next connection may
-                // have such a port.
+                // The mgr accepts requests from this machine only from source ports below 1024. Close the connection,
+                // because the next connection may get such a port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
@@ -408,8 +410,8 @@ impl Shared {
             Err(failed) => return Err(results.error(&failed)),
         }
         self.begin_settling(session).await?;
-        // An mgr that dropped this client after its lease expired, without a restart, refuses reclaims. It accepts new
-        // opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3).
+        // If the mgr dropped the state of this client because the lease expired, and did not restart, the mgr refuses
+        // reclaims. It accepts new opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3), so send them now.
         self.held.open_again(session, refused).await
     }
 
@@ -422,7 +424,7 @@ impl Shared {
         let mut outcome = Ok(());
         for _ in 0..END_TRIES {
             outcome = self.leave(&mut link, &session).await;
-            // Every step is idempotent, so the client can repeat all of them.
+            // Every operation that ends the session is idempotent, so the client can repeat all of them.
             if !matches!(&outcome, Err(error) if error.kind() == crate::ErrorKind::Connection) {
                 break;
             }
@@ -438,13 +440,14 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr has not noticed yet that an earlier connection of the session is closed, so it refuses
-        // DESTROY_SESSION over an unbound connection. Bind this connection, and send DESTROY_SESSION again.
+        // The mgr still considers an earlier connection of the session open, so it refuses DESTROY_SESSION over a
+        // connection that is not bound to the session. Bind this connection, and send DESTROY_SESSION again.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits in its grace period for a reclaim by this client owner.
+            // The mgr has restarted, and in its grace period it waits for this client owner to reclaim. So register
+            // again and destroy the new client id, which ends this wait.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

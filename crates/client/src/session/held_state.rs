@@ -1,8 +1,9 @@
 //! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this
 //! client.
 //!
-//! The session knows the stateids and the order of the steps after a restart of the mgr. It passes recalls, revocations
-//! and restarts of the mgr to the mount ([`crate::Mount`]), which knows the files that the state belongs to.
+//! The session knows the stateids of this state, and in which order to reclaim the state after a restart of the mgr. It
+//! passes recalls, revocations and restarts of the mgr to the mount ([`crate::Mount`]), which knows the files that the
+//! state belongs to.
 
 use super::{Shared, Slot};
 use crate::compound::{Compound, Results};
@@ -60,7 +61,7 @@ pub(crate) struct HeldStateid {
     pub(crate) stateid: stateid4,
 }
 
-/// The identifier of an open.
+/// The identifier of an open: the file and the open owner.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenId {
     pub(crate) file: FileId,
@@ -68,7 +69,7 @@ pub(crate) struct OpenId {
     pub(crate) owner: u64,
 }
 
-/// A session that is being established, which no other task uses yet.
+/// A session that one task is establishing, and that no other task uses yet.
 pub(crate) struct NewSession<'a> {
     pub(super) shared: &'a Shared,
     pub(super) connection: &'a Connection,
@@ -76,7 +77,7 @@ pub(crate) struct NewSession<'a> {
 }
 
 impl NewSession<'_> {
-    /// Sends a COMPOUND, without retries, and returns the results, whatever their status.
+    /// Sends a COMPOUND once, and returns the results, whatever the status of the results is.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
         let (shared, epoch) = (self.shared, self.epoch);
         let compound = compound.seal();

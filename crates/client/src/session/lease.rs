@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The shortest and the longest time between two checks whether the lease must be renewed.
+/// The minimum and maximum time between two checks of whether the client must renew the lease.
 const LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(60);
 
-/// The task that renews the lease, until the session is dropped.
+/// The background task that renews the lease. The task ends when the session is dropped.
 pub(super) async fn keep(session: Weak<Shared>) {
     loop {
         let left = {
@@ -40,8 +40,8 @@ impl Shared {
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
                     Task::TestStateids => shared.test_stateids(false).await,
                     Task::DropLayouts => shared.test_stateids(true).await,
-                    // No reaction is needed: the client requests the address of a device again whenever a connection to
-                    // it fails.
+                    // A changed device address needs no reaction: the client requests a device's address again whenever
+                    // a connection to the device fails.
                     Task::RefreshDevices => {}
                 }
             });

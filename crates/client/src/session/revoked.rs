@@ -16,8 +16,8 @@ const AT_ONCE: usize = 256;
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Finds the state that the mgr has revoked, reports it to the affected files, and acknowledges the revocations.
-    /// `recallable` says that the revoked state includes layouts.
+    /// Finds the state that the mgr has revoked, reports it to the affected files, and acknowledges the revocations. If
+    /// `recallable`, the revoked state includes layouts, so the client drops all layouts.
     ///
     /// Only one search runs at a time, with a pause after it. Otherwise each reply that reports revoked state would
     /// drop all layouts again, and I/O could make no progress.
@@ -79,7 +79,7 @@ impl Shared {
     pub(crate) async fn free_stateid(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
         let mut compound = Compound::new("acknowledging a revoked stateid").cached();
         compound.op(OP_FREE_STATEID, &FREE_STATEID4args { fsa_stateid: stateid4 { seqid: 0, ..stateid } });
-        // Ignore the results: if another task has already freed the stateid, nothing is left to do.
+        // Ignore the results: FREE_STATEID fails if another task has already freed the stateid.
         self.call(compound).await.map(|_| ())
     }
 }

@@ -30,10 +30,10 @@ impl Buffer {
         &mut self.data[..self.len]
     }
 
-    /// Converts the buffer into [`Bytes`] without copying. The memory returns to the pool when the last reference is
-    /// dropped.
+    /// Converts the buffer into [`Bytes`] without copying. The memory returns to the pool when the last reference to
+    /// the bytes is dropped.
     pub(super) fn freeze(mut self) -> Bytes {
-        // A short buffer does not return to the pool, so `Bytes` can own its memory directly.
+        // The pool accepts no short buffers, so `Bytes` can own the memory of a short buffer directly.
         if self.len == self.data.len() && self.len <= SHORT {
             return Bytes::from(std::mem::take(&mut self.data));
         }

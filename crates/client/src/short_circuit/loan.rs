@@ -1,4 +1,5 @@
-//! A loan: one object's file that an iod lent for short-circuit reads, and the checks whether the loan is still valid.
+//! A loan: the file of one object, which an iod lent for short-circuit reads, and the checks of whether the loan is
+//! still valid.
 
 use super::buffers::Buffer;
 use crate::drivers::native::ObjectRun;
@@ -15,16 +16,16 @@ const TMPFS: i64 = 0x0102_1994;
 
 /// The unit of `st_blocks` in bytes.
 const STAT_BLOCK: u64 = 512;
-/// Minimum length and alignment of holes in the file, in bytes.
+/// Minimum length and alignment of holes in a lent file, in bytes.
 const PAGE: u64 = 4096;
 
 /// A file that an iod lent, and the conditions under which the client may read it.
 pub(crate) struct Loan {
     file: OwnedFd,
-    /// The file offset at which the bytes of the object begin.
+    /// The offset in the lent file at which the bytes of the object begin.
     begin: u64,
-    /// The object header at the beginning of the file, as it was when the iod lent the file. If the file begins with
-    /// other bytes, the loan is invalid.
+    /// The object header at the beginning of the file, as it was when the iod lent the file. If the beginning of the
+    /// file has changed since then, the loan is invalid.
     mark: Bytes,
     /// When the capability of the loan expires, in Unix seconds.
     expires: u64,
@@ -55,7 +56,8 @@ impl Loan {
         }
         let wire::native::Loan { begin, mark } = loan;
         let (is_there, mut flags) = (Box::new(is_there), ReadWriteFlags::NOWAIT);
-        // Read the first bytes, so that the page cache contains them and later checks do not wait for the disk.
+        // Read the object header at the beginning of the file, so that the page cache contains it. Later checks of the
+        // header then do not wait for the disk.
         rustix::io::pread(&file, &mut vec![0; mark.len()], 0)?;
         match rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut [0])], 0, flags) {
             Err(Errno::OPNOTSUPP) if rustix::fs::fstatfs(&file)?.f_type as i64 == TMPFS => {
@@ -72,7 +74,7 @@ impl Loan {
     /// page cache, or bytes are zero and only the iod knows whether they are a hole.
     ///
     /// # Errors
-    /// The loan is invalid, and so are all bytes that were read.
+    /// The loan is no longer valid, and the client must not use the bytes that it read.
     pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<ObjectRun>>, LoanEnded> {
         if now >= self.expires || !(self.is_there)() {
             return Err(LoanEnded);
@@ -87,7 +89,7 @@ impl Loan {
             got.push(self.read_at(here, at)?);
             rest = behind;
         }
-        // Check the loan only after the reads. If the checks pass, the loan was valid during all reads before them.
+        // Check the loan after the reads, because a loan that is valid now was valid during all reads before.
         let (end, has_holes) = self.checked()?;
         let lacking = |(extent, got): (&ByteRange, &u64)| *got < extent.len && self.begin + extent.offset + got < end;
         if extents.iter().zip(&got).any(lacking) || has_holes && has_zeros(extents, &got, self.begin, buffer.bytes()) {
@@ -121,7 +123,7 @@ impl Loan {
         }
     }
 
-    /// Checks that the loan is valid. Returns the length of the file, and whether a part of the file is not allocated.
+    /// Checks that the loan is valid. Returns the length of the lent file, and whether the file may have holes.
     fn checked(&self) -> Result<(u64, bool), LoanEnded> {
         let mut mark = [0; wire::native::LOAN_MARK_MAX];
         let mark = mark.get_mut(..self.mark.len()).ok_or(LoanEnded)?;
@@ -138,7 +140,7 @@ impl Loan {
     }
 }
 
-/// Returns whether any page of the bytes that were read consists only of zeros.
+/// Returns whether the bytes that were read include a page (or a part of a page) of zeros only.
 fn has_zeros(extents: &[ByteRange], got: &[u64], begin: u64, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     extents.iter().zip(got).any(|(extent, got)| {

@@ -1,21 +1,22 @@
 //! The loan state of an object: when the client requests a loan, uses it, gives it up, and requests it again.
 
-/// Number of reads of an object before the client requests a loan, because a loan costs more than one or two reads from
-/// the iod.
+/// Number of reads of an object that the client sends to the iod before it requests a loan. A loan costs more than one
+/// or two such reads.
 const READS_BEFORE_LOAN: u32 = 2;
-/// Number of reads before the client requests a loan again, after a failed request or after it gave up a loan.
+/// Number of reads that the client sends to the iod before it requests a loan again, after the iod granted no loan or
+/// the client gave up a loan.
 const READS_BEFORE_RETRY: u32 = 32;
 
 /// The loan state of one object; `L` is the type of a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoanState<L> {
-    /// The client has no loan, and requests a loan after this number of reads.
+    /// The client has no loan, and requests a loan after this number of further reads.
     Without(u32),
     /// The client has requested a loan and has no reply yet.
     Asking,
     /// The client has this loan of the object.
     Lent(L),
-    /// The client does not request a loan again: the iod lends no files that the client can read.
+    /// The client never requests a loan of this object again, because the iod lends no files that the client can read.
     Never,
 }
 
@@ -85,11 +86,11 @@ impl<L: Clone + PartialEq> LoanState<L> {
 mod tests {
     use super::*;
 
-    /// The number of possible events: a read, one of three replies to a request for a loan, the end of the current
-    /// loan, and the end of an old loan.
+    /// The number of possible events in a history: a read, three kinds of replies to a request for a loan, the end of
+    /// the current loan, and the end of an earlier loan.
     const EVENTS: usize = 6;
 
-    /// Compares every history of up to six events with a simple model.
+    /// Compares the loan state with a simple model after every history of up to six events.
     #[test]
     fn every_short_history_matches_the_model() {
         for length in 1..=6 {
@@ -103,8 +104,8 @@ mod tests {
     fn walk(history: &[usize]) {
         let mut state = LoanState::<u32>::default();
         // The model: the current loan (`held`), whether a request for a loan is in flight (`asking`), the number of
-        // reads until the next request (`left`), whether the iod may still grant a loan (`hope`), and the last loan
-        // (`next`).
+        // reads until the next request (`left`), whether the iod may still grant a loan (`hope`), and the number of the
+        // last granted loan (`next`).
         let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, READS_BEFORE_LOAN, true, 0);
         for event in history {
             match event {
@@ -120,7 +121,8 @@ mod tests {
                     }
                     left = left.saturating_sub(u32::from(held.is_none() && !asking));
                 }
-                // A caller records a reply only after `read` has told it to request a loan, so skip other replies.
+                // A reply can arrive only while a request for a loan is in flight. So skip all other replies in the
+                // history.
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;

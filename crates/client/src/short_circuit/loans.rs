@@ -17,7 +17,7 @@ const LOANS_MAX: u64 = 4096;
 #[derive(Default)]
 pub(crate) struct ObjectLoan(Mutex<LoanState<Held>>);
 
-/// A loan, and whether a read used it since the last eviction check.
+/// A loan, and whether a read has used the loan since [`Loans::put`] last considered the loan for eviction.
 #[derive(Clone)]
 struct Held {
     loan: Arc<Loan>,
@@ -46,7 +46,8 @@ pub(crate) struct Loans {
     loans: Mutex<VecDeque<QueuedLoan>>,
 }
 
-/// A loan in the eviction queue, and the loan state of its object. Both may have been dropped with the layout.
+/// A loan in the eviction queue, and the loan state of its object. The client may have dropped both together with the
+/// layout of the object.
 struct QueuedLoan {
     object: Weak<ObjectLoan>,
     loan: Weak<Loan>,
@@ -90,7 +91,8 @@ impl Loans {
         Loans { most: most.max(1), loans: Mutex::default() }
     }
 
-    /// Records the reply to a request for the loan of an object, whose layout the client may have dropped.
+    /// Records the reply to a request for the loan of an object. The client may have dropped the layout of the object
+    /// before the reply arrived.
     pub(crate) fn replied(&self, object: &Weak<ObjectLoan>, reply: LoanReply<Loan>) {
         let Some(object_loan) = object.upgrade() else { return };
         let reply = match reply {
@@ -111,7 +113,7 @@ impl Loans {
     fn put(&self, new: QueuedLoan) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Remove from the queue the loans that the client gave up, or dropped with their layouts.
+            // Remove from the queue the loans that have ended because the client gave them up or dropped their layouts.
             loans.retain(|queued| queued.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
@@ -154,7 +156,7 @@ mod tests {
         matches!(read, Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
     }
 
-    /// Creates an object with a loan, by reading until a read requests a loan.
+    /// Creates an object, and reads it until a read requests a loan, which is then granted.
     fn borrowed(loans: &Loans) -> Arc<ObjectLoan> {
         let object = Arc::new(ObjectLoan::default());
         while !matches!(object.read(0, &[]), Read::AskAndBorrow) {}
@@ -176,7 +178,8 @@ mod tests {
             assert_eq!(lent, (loan_states.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
         assert!(loan_states[42..].iter().all(|object| reads(object)));
-        // Adding loans evicts unused loans, but not a loan that reads keep using.
+        // When the mount has the maximum number of loans, a new loan evicts an unused loan, but not a loan that reads
+        // keep using.
         let favourite = borrowed(&loans);
         for _ in 0..100 {
             assert!(reads(&favourite));
@@ -195,8 +198,8 @@ mod tests {
         assert_eq!(loan.strong_count(), 1);
         drop(object);
         assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
-        // The client dropped the layout of the object while the request for the loan was in flight, so the loan is
-        // closed.
+        // If the client has dropped the layout of an object before the reply to the request for a loan arrives, the
+        // client closes the lent file at once.
         let gone = Arc::downgrade(&Arc::new(ObjectLoan::default()));
         loans.replied(&gone, LoanReply::Granted(self::loan()));
         assert_eq!(loans.loans.lock().unwrap().len(), 1);

@@ -1,5 +1,5 @@
-//! A cluster of an mgr and iods in this process. Its files are in a temporary directory, which is removed when the
-//! cluster is dropped.
+//! A cluster of an mgr and iods in this process. The files of the cluster are in a temporary directory, which is
+//! removed when the cluster is dropped.
 
 use client::{Mount, Options, Target};
 use mgr::{ClusterFile, Mgr};
@@ -16,14 +16,15 @@ pub struct Cluster {
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
-    /// The addresses at which the mgr and the clients reach the iods: those that `door` returned for `iod_addresses`.
+    /// The addresses at which the mgr and the clients reach the iods: the results of `door` for the addresses on which
+    /// the iods listen.
     told: Vec<SocketAddr>,
     unix: bool,
-    /// The lease time in seconds; used by the next start of the mgr.
+    /// The lease time in seconds. A change applies from the next start of the mgr.
     pub lease_secs: Option<u32>,
-    /// The lifetime of capabilities and tickets in seconds; used by the next start of the mgr.
+    /// The lifetime of capabilities and tickets in seconds. A change applies from the next start of the mgr.
     pub capability_secs: Option<u32>,
-    /// The server's policy settings; used by the next start of the mgr.
+    /// The server's policy settings. A change applies from the next start of the mgr.
     pub policy: Option<String>,
     pub target: Target,
 }
@@ -35,14 +36,15 @@ impl Cluster {
         Cluster::start_behind(iods, true, |address| address).await
     }
 
-    /// Starts a cluster like [`Cluster::start`]. The mgr and the clients reach each iod at the address that `door`
-    /// returns for the address of the iod. With `unix`, they also reach the iod through its Unix socket.
+    /// Starts a cluster like [`Cluster::start`]. For each iod, `door` maps the address on which the iod listens to the
+    /// address at which the mgr and the clients reach the iod. With `unix`, they also reach the iod through its Unix
+    /// socket.
     pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
         Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
     }
 
-    /// Starts a cluster like [`Cluster::start_behind`], with iods that have these features. `change` modifies each
-    /// iod's configuration before the first start of the iod.
+    /// Starts a cluster like [`Cluster::start_behind`]. The iods have these features, and `change` modifies each iod's
+    /// configuration before the first start of the iod.
     pub async fn start_with(
         iods: usize,
         door: impl FnMut(SocketAddr) -> SocketAddr,

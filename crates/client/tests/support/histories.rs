@@ -1,14 +1,14 @@
-//! A history of concurrent reads and writes of registers, in which all writes have unique values, and a linearizability
-//! check.
+//! A history of concurrent reads and writes of registers, with a linearizability check. All writes in the history have
+//! unique values.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// A register, which is a position in a file.
+/// A register: a fixed position in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(pub usize);
 
-/// A write that has begun.
+/// A write to a register that has begun and has not returned.
 pub struct Write {
     slot: Slot,
     by: usize,
@@ -23,14 +23,14 @@ impl Write {
     }
 }
 
-/// A read that has begun.
+/// A read of a register that has begun and has not returned.
 pub struct Read {
     slot: Slot,
     by: usize,
     begun: u64,
 }
 
-/// A call that has returned: its process, its value, and the clock ticks of its begin and end.
+/// A read or write that has returned: its process, its value, and the values of the logical clock at its begin and end.
 #[derive(Clone, Copy)]
 struct Call {
     by: usize,
@@ -58,7 +58,7 @@ pub struct History {
 }
 
 impl History {
-    /// Creates the history of `slots` registers whose value is 0.
+    /// Creates an empty history of `slots` registers, all with the initial value 0.
     pub fn new(slots: usize) -> Self {
         let first = Call { by: 0, value: 0, begun: 0, ended: 0 };
         let calls = || Mutex::new(Calls { writes: vec![first], reads: Vec::new() });
@@ -75,7 +75,7 @@ impl History {
         Write { slot, by, value: begun, begun }
     }
 
-    /// Records that the write has returned.
+    /// Records that a write has returned.
     pub fn end_write(&self, Write { slot, by, value, begun }: Write) {
         let ended = self.tick();
         self.slots[slot.0].lock().unwrap().writes.push(Call { by, value, begun, ended });
@@ -86,15 +86,15 @@ impl History {
         Read { slot, by, begun: self.tick() }
     }
 
-    /// Records that the read has returned `value`.
+    /// Records that a read has returned `value`.
     pub fn end_read(&self, Read { slot, by, begun }: Read, value: u64) {
         let ended = self.tick();
         self.slots[slot.0].lock().unwrap().reads.push(Call { by, value, begun, ended });
     }
 
-    /// Checks the history. Panics if a read returned a value that was never written, that was written only after the
-    /// read, or that was overwritten before the read began. With `atomic`, also panics if a read returned an older
-    /// value than a previous read, which ended before this read began.
+    /// Checks the history. Panics if a read returned a value that no process wrote, that a process wrote only after the
+    /// read had ended, or that a later write had overwritten before the read began. With `atomic`, also panics if a
+    /// read returned an older value than a read that had ended before this read began.
     pub fn check(&self, atomic: bool) {
         for (number, calls) in self.slots.iter().enumerate() {
             let calls = calls.lock().unwrap();

@@ -1,4 +1,4 @@
-//! An mgr without iods: an NFS server on a real socket, over a file system in memory.
+//! An mgr without iods: an NFS server that listens on a real socket and keeps its file system in memory.
 
 use bytes::Bytes;
 use client::{Mount, Options, Target};
@@ -15,7 +15,7 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Reader, Segments, Xdr};
 
-/// Sends callbacks over the connections on which the clients' requests arrived.
+/// Sends callbacks to clients, each over a connection on which requests of the client arrived.
 #[derive(Default)]
 pub struct Back {
     connections: Mutex<HashMap<u64, Connection>>,
@@ -34,11 +34,11 @@ impl Callbacks for Back {
     }
 }
 
-/// A hook that receives each executed request and may change its reply.
+/// A hook that the server calls with each executed request and its reply. The hook may change the reply.
 type Meddler = Box<dyn FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send>;
 
-/// A hook that receives each request before its execution. It may return the index of an operation; the server then
-/// replies NFS4ERR_DELAY to this operation.
+/// A hook that the server calls with each request before the execution. If the hook returns the index of an operation,
+/// the server replies NFS4ERR_DELAY to this operation.
 type Hinderer = Box<dyn FnMut(&COMPOUND4args) -> Option<usize> + Send>;
 
 struct Served {
@@ -47,7 +47,7 @@ struct Served {
     hinderer: Mutex<Option<Hinderer>>,
 }
 
-/// Returns the request without the operations from index `at` on, and the result NFS4ERR_DELAY for the operation at
+/// Returns the operations of a COMPOUND before index `at`, and the result NFS4ERR_DELAY for the operation at index
 /// `at`.
 fn cut(request: &COMPOUND4args, at: usize) -> (COMPOUND4args, nfs_resop4) {
     let later = match &request.argarray[at] {
@@ -144,15 +144,16 @@ impl MemoryMgr {
         MemoryMgr { service, _running: running, _telling: telling, target }
     }
 
-    /// From now on, calls `meddle` with each executed request; `meddle` may change the reply.
+    /// Installs the hook `meddle`, which the server calls with each executed request and its reply. The hook may change
+    /// the reply.
     #[allow(dead_code)]
     pub fn meddle(&self, meddle: impl FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send + 'static) {
         *self.service.meddler.lock().unwrap() = Some(Box::new(meddle));
     }
 
-    /// From now on, calls `hinder` with each request before its execution. If `hinder` returns an index, the server
-    /// replies NFS4ERR_DELAY to the operation at this index, and executes neither this operation nor the operations
-    /// after it.
+    /// Installs the hook `hinder`, which the server calls with each request before the execution. If the hook returns
+    /// an index, the server replies NFS4ERR_DELAY to the operation at this index, and executes neither this operation
+    /// nor the operations after it.
     #[allow(dead_code)]
     pub fn hinder(&self, hinder: impl FnMut(&COMPOUND4args) -> Option<usize> + Send + 'static) {
         *self.service.hinderer.lock().unwrap() = Some(Box::new(hinder));
@@ -162,8 +163,8 @@ impl MemoryMgr {
         Mount::connect(&self.target, options).await.unwrap()
     }
 
-    /// Expires all clients: first their leases, then the courtesy time after the lease. The server then drops their
-    /// state.
+    /// Expires the leases of all clients and the courtesy time after the leases. The server then drops the state of
+    /// these clients.
     #[allow(dead_code)]
     pub async fn expire(&self) {
         for _ in 0..2 {
@@ -171,14 +172,15 @@ impl MemoryMgr {
         }
     }
 
-    /// Expires the leases of all clients. The server keeps the state of each client until the client returns, or until
-    /// another client requests conflicting state.
+    /// Expires the leases of all clients. The server keeps the state of each client until the client sends a request
+    /// again, or until another client requests conflicting state.
     #[allow(dead_code)]
     pub async fn lapse(&self) {
         self.service.server.tick(now().after(Duration::from_secs(100))).await;
     }
 
-    /// Opens a file as another client that denies all access by other clients (OPEN4_SHARE_DENY_BOTH).
+    /// Opens a file on behalf of a second client, with share deny: all other clients are denied access
+    /// (OPEN4_SHARE_DENY_BOTH).
     #[allow(dead_code)]
     pub async fn open_alone(&self, handle: &Bytes) {
         let fore = channel_attrs4 {
@@ -255,7 +257,7 @@ impl MemoryMgr {
         reply.resarray
     }
 
-    /// Returns how many opens, locks and other items of client state the server holds.
+    /// Returns how many opens, locks and other items of client state the server keeps.
     #[allow(dead_code)]
     pub fn counts(&self) -> state::Counts {
         self.service.server.inspect(|state| state.counts())

@@ -19,14 +19,14 @@ impl Meter {
         self.more.notify_all();
     }
 
-    /// Returns the number of bytes that have passed so far, in both directions.
+    /// Returns the number of bytes that have passed through the proxies so far, in both directions together.
     #[allow(dead_code)]
     pub fn passed(&self) -> u64 {
         *self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `bytes` bytes have passed. Returns false if `over` returns true before, which means that no more
-    /// bytes will pass.
+    /// Waits until `bytes` bytes have passed through the proxies. Returns false if `over` returns true before that,
+    /// which means that no more bytes will pass.
     #[allow(dead_code)]
     pub fn wait(&self, bytes: u64, mut over: impl FnMut() -> bool) -> bool {
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,21 +57,22 @@ struct State {
     target: SocketAddr,
     pairs: HashMap<u64, [TcpStream; 2]>,
     next: u64,
-    /// The number of replies that may still pass before the proxy delays all further replies.
+    /// The number of replies that the proxy still forwards before it delays all later replies.
     free: u64,
     answers: u64,
-    /// The number of chunks of bytes that the proxy delays or has delayed.
+    /// The number of replies that the proxy delays or has delayed.
     held: u64,
-    /// The sequence number of the first connection on which the proxy delays requests. It delays requests on all later
-    /// connections too.
+    /// The sequence number of the first connection on which the proxy delays requests. The proxy also delays requests
+    /// on all later connections.
     keeping: u64,
-    /// The number of replies that may still pass before the proxy drops one reply and closes its connection.
+    /// The number of replies that the proxy still forwards before it drops one reply and closes the connection of this
+    /// reply.
     losing: Option<u64>,
     lost: u64,
-    /// The byte string to replace in replies, and its replacement.
+    /// The byte string that the proxy replaces in replies, and its replacement.
     altering: Option<[Vec<u8>; 2]>,
     altered: u64,
-    /// The state of the random generator while the proxy closes connections at random.
+    /// The state of the random number generator, or `None` while the proxy closes no connections at random.
     random: Option<u64>,
     cuts: u64,
     /// The number of connections that failed because no server listened at the address that the proxy forwards to.
@@ -86,8 +87,8 @@ impl Shared {
 }
 
 impl State {
-    /// Returns how many bytes a new connection may carry before the proxy closes it: 16 KiB to 16 MiB, evenly spread
-    /// over the powers of two.
+    /// Returns how many bytes a new connection may carry before the proxy closes it: a random number from 16 KiB to 16
+    /// MiB on a logarithmic scale. The number is unlimited if the proxy does not close connections at random.
     fn budget(&mut self) -> u64 {
         let Some(random) = &mut self.random else { return u64::MAX };
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -95,7 +96,7 @@ impl State {
         ((16 << 10) + fraction) << power
     }
 
-    /// Replaces all occurrences of the byte string to alter in one chunk of a reply.
+    /// Replaces each occurrence of one byte string in one chunk of a reply, if the test has requested this.
     fn alter(&mut self, answer: &mut [u8]) {
         let Some([genuine, false_bytes]) = &self.altering else { return };
         let mut at = 0;
@@ -110,7 +111,7 @@ impl State {
     fn cut(&mut self, pair: u64) -> bool {
         let Some(sockets) = self.pairs.remove(&pair) else { return false };
         for socket in sockets {
-            // Ignore errors: the socket may be closed already.
+            // Ignore errors, because the socket may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
         true
@@ -166,8 +167,8 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Closes all open connections now, and every new connection after a random number of bytes, which depends on
-    /// `seed`.
+    /// Closes all open connections at once. From now on, closes each new connection after a random number of bytes;
+    /// `seed` is the seed of the random generator.
     pub fn cut_at_random(&self, seed: u64) {
         self.shared.state().random = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         self.cut();
@@ -180,8 +181,8 @@ impl Proxy {
         std::mem::take(&mut state.cuts)
     }
 
-    /// Delays replies after `free` replies have passed. Each chunk of bytes counts as one reply. The count is exact if
-    /// the client sends no request before it has received the previous reply.
+    /// Forwards `free` more replies, and delays all replies after them. Each chunk of bytes counts as one reply. The
+    /// count is exact if the client sends each request only after it has received the previous reply.
     pub fn hold_answers_after(&self, free: u64) {
         self.shared.state().free = free;
     }
@@ -203,13 +204,13 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Returns the number of replies that have passed.
+    /// Returns the number of replies that the proxy has forwarded.
     pub fn answers(&self) -> u64 {
         self.shared.state().answers
     }
 
     /// Waits until the proxy delays a reply, which means that the server has executed the request. Returns false if
-    /// `over` returns true before, which means that no reply will come.
+    /// `over` returns true before that, which means that no reply will come.
     pub fn wait_for_held_answer(&self, mut over: impl FnMut() -> bool) -> bool {
         let mut state = self.shared.state();
         while state.held == 0 {
@@ -222,7 +223,7 @@ impl Proxy {
         true
     }
 
-    /// Drops the delayed replies and closes their connections. From now on, delays no replies.
+    /// Drops the delayed replies and closes their connections. From now on, the proxy forwards replies without delay.
     pub fn drop_answers(&self) {
         self.cut();
         let mut state = self.shared.state();
@@ -235,8 +236,8 @@ impl Proxy {
         self.shared.state().losing = Some(passing);
     }
 
-    /// Waits until `more` new connections have failed because no server listened at the address that the proxy forwards
-    /// to, or until `over` returns true.
+    /// Waits until `more` further connections have failed, because no server listened at the address that the proxy
+    /// forwards to. Also returns when `over` returns true.
     pub fn wait_for_refusals(&self, more: u64, mut over: impl FnMut() -> bool) {
         let mut state = self.shared.state();
         let wanted = state.refused + more;
@@ -246,7 +247,8 @@ impl Proxy {
         }
     }
 
-    /// From now on, replaces `genuine` by `false_bytes` in replies, wherever `genuine` lies within one chunk of bytes.
+    /// From now on, replaces the byte string `genuine` by `false_bytes` in replies, if `genuine` lies within one chunk
+    /// of bytes that the proxy received.
     pub fn alter_answers(&self, genuine: &[u8], false_bytes: &[u8]) {
         assert_eq!(genuine.len(), false_bytes.len(), "the false answer has another length");
         self.shared.state().altering = Some([genuine.to_vec(), false_bytes.to_vec()]);
@@ -272,7 +274,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().stopping = true;
         self.cut();
-        // Wake the thread that accepts connections, so that it sees the request to stop.
+        // Connect once, to wake the thread that accepts connections. The thread then sees that it must stop.
         let _ = TcpStream::connect(self.shared.address);
     }
 }
@@ -328,8 +330,8 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);
             if *left < len as u64 && shared.state().random.is_none() {
-                // The test has stopped random closes, so a connection that was opened before may now carry any number
-                // of bytes.
+                // The test has stopped random closes. So a connection that was opened before the stop may now carry any
+                // number of bytes.
                 *left = u64::MAX;
             }
             let allowed = (*left).min(len as u64);
@@ -350,7 +352,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
     shared.changed.notify_all();
 }
 
-/// Returns whether a reply may pass; waits while the proxy delays replies.
+/// Waits while the proxy delays replies. Returns whether the proxy may forward this reply.
 fn let_through(shared: &Shared, pair: u64) -> bool {
     let mut state = shared.state();
     state.losing = match state.losing {

@@ -1,5 +1,5 @@
-//! A cluster for damage tests: a test repeatedly restores the stores from a copy, damages a file, and starts the
-//! cluster.
+//! A cluster for damage tests. A test repeatedly restores the stores of the cluster from a copy, damages a file of a
+//! store, and starts the cluster.
 
 use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
@@ -26,15 +26,16 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The length of the header of an object file in bytes.
 const HEAD: u64 = 4096;
 const IODS: usize = 4;
-/// The time limit of a start, a scrub or a repair.
+/// The time limit of a start of the cluster, a scrub, or a repair.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns bytes that depend on their position and on `seed`; no byte is 0.
+/// Returns test data: each byte depends on its position and on `seed`, and no byte is 0.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed * 7) % 251) as u8 + 1).collect()
 }
 
-/// Copies of the stores of a stopped cluster: their final state (`base`) and an earlier state (`older`).
+/// Copies of the stores of a stopped cluster: their final state (directory `base`) and an earlier state (directory
+/// `older`).
 pub struct StoreCopies {
     dir: TempDir,
     file: ClusterFile,
@@ -52,14 +53,14 @@ pub struct RestoredStores {
     addresses: Vec<SocketAddr>,
 }
 
-/// A cluster that runs on the stores of a [`RestoredStores`].
+/// A cluster that runs on restored stores ([`RestoredStores`]).
 pub struct Running {
     pub target: Target,
     mgr: mgr::Running,
     iods: Vec<Option<iod::Running>>,
 }
 
-/// The damage to one file of a store.
+/// The damage that a test has done to one file of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
     path: PathBuf,
@@ -117,7 +118,7 @@ fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the offset of the first data byte at or after `at`; a test can flip bits only in data, not in holes.
+/// Returns the offset of the first data byte at or after `at`. A test can flip bits only in data, not in holes.
 fn data_from(path: &Path, at: u64) -> Option<u64> {
     seek(std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
 }
@@ -137,8 +138,8 @@ async fn put(mount: &Mount, name: &str, offset: u64, content: &[u8]) {
 }
 
 impl StoreCopies {
-    /// Builds the stores in two periods of use, and copies them after the first period (`older`) and after the second
-    /// (`base`).
+    /// Builds the stores. Writes files and copies the stores to `older`, then changes the files and copies the stores
+    /// to `base`.
     pub async fn build(mirrors: u32, checksums: bool) -> StoreCopies {
         let dir = tempfile::tempdir().unwrap();
         let work = dir.path().join("work");
@@ -251,8 +252,8 @@ impl Damage {
         self.path.starts_with("mgr")
     }
 
-    /// Returns whether a read may return wrong bytes without an error: the damage changed bytes of an object in place,
-    /// and the object's store has no block checksums.
+    /// Returns whether a read may return wrong bytes without an error. That is so if the damage changed bytes of an
+    /// object in place, and the store of the object has no block checksums.
     pub fn excuses(&self, copies: &StoreCopies) -> bool {
         let in_place = match self.how {
             How::Flipped { at, .. } => at >= HEAD,
@@ -262,7 +263,7 @@ impl Damage {
         is_object(&self.path) && in_place && !copies.checksums
     }
 
-    /// Returns whether the damage certainly removed bytes of an object.
+    /// Returns whether the damage has certainly destroyed bytes of an object.
     pub fn loses_bytes(&self, copies: &StoreCopies) -> bool {
         is_object(&self.path)
             && !self.excuses(copies)
@@ -276,8 +277,8 @@ impl Damage {
 }
 
 impl RestoredStores {
-    /// Damages a random file in a random way. Returns `None` if the file cannot be damaged in this way: it has no older
-    /// copy that differs, or no data byte in which a bit can be flipped.
+    /// Damages a random file of the stores in a random way. Returns `None` if the chosen damage is impossible: the file
+    /// has no older copy with different bytes, or no data byte whose bit can be flipped.
     pub fn damage(&self, copies: &StoreCopies, random: &mut SeededRandom) -> Option<Damage> {
         let all = files_below(&self.dir).into_iter().filter(|path| path != Path::new("cluster.toml"));
         let (of_the_mgr, of_iods): (Vec<_>, Vec<_>) = all.partition(|path| path.starts_with("mgr"));
@@ -319,7 +320,7 @@ impl RestoredStores {
         all.map(|path| (path.clone(), std::fs::read(self.dir.join(path)).unwrap())).collect()
     }
 
-    /// Checks that every object has the same bytes as before the damage.
+    /// Checks that every object file has the same bytes behind its header as before the damage.
     pub fn compare_objects(&self, copies: &StoreCopies, about: &str) {
         for (path, now) in self.objects() {
             let was = copies.base(&path);
@@ -330,7 +331,7 @@ impl RestoredStores {
         }
     }
 
-    /// Starts the mgr and all iods that can start. Returns the reason if the mgr cannot start.
+    /// Starts the mgr and each iod that can start with its store. If the mgr cannot start, returns the reason.
     pub async fn start(&self) -> Result<Running, String> {
         let mut iods = Vec::new();
         for (index, address) in self.addresses.iter().enumerate() {
@@ -375,7 +376,7 @@ impl Running {
         self.count(&["up"]) == IODS
     }
 
-    /// Returns the number of iods that the mgr reports in one of these states or with one of these problems.
+    /// Returns the number of iods for which the mgr reports one of these states or one of these problems.
     fn count(&self, said: &[&str]) -> usize {
         let says = |group: &&Group| {
             let text = |name| match group.get(name) {
@@ -387,13 +388,14 @@ impl Running {
         self.mgr.status().groups.iter().filter(says).count()
     }
 
-    /// Waits until the mgr reports every running iod as up, or as having an older copy of its disk.
+    /// Waits until, for each running iod, the mgr reports that the iod is up or that its disk is an older copy.
     async fn wait_up(&self) {
         let running = self.iods.iter().flatten().count();
         self.until("the iods are up", async || self.count(&["up", "its disk is an older copy"]) == running).await;
     }
 
-    /// Waits until the mgr reports no unsettled file, which is a file that the mgr has recorded as being written.
+    /// Waits until the mgr reports no unsettled files. A file is unsettled while the mgr's record says that clients are
+    /// writing the file.
     async fn settled(&self) {
         self.until("files settle", async || {
             self.check(false).await.counts.iter().all(|(name, n)| name != "files_unsettled" || *n == 0)
@@ -413,7 +415,7 @@ impl Running {
         self.mgr.check(repair).await
     }
 
-    /// Repeats a check with repair until it reports no problem.
+    /// Repeats a file system check with repair until the check reports no problem.
     pub async fn until_clean(&self, about: &str) {
         let mut last = CheckReply::default();
         let clean = self.until("clean", async || {
@@ -423,7 +425,8 @@ impl Running {
         assert!(tokio::time::timeout(PATIENCE, clean).await.is_ok(), "{about}: not clean: {:?}", last.findings);
     }
 
-    /// Scrubs all iods and returns the number of findings. If an iod is down, returns 0 without a scrub.
+    /// Scrubs all iods, and returns the number of damages that the scrub found. If an iod is down, returns 0 without a
+    /// scrub.
     pub async fn scrub(&self) -> u64 {
         if !self.all_up() {
             return 0;

@@ -28,8 +28,8 @@ impl Inode {
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {
-                // If the mgr refuses the reclaim of the delegation, other clients may have changed the file. Then
-                // `delegation_lost` may drop bytes that the client buffered under the delegation.
+                // If the mgr refuses to reclaim the delegation, another client may have changed the file. So the client
+                // must not keep buffered bytes of the file: `delegation_lost` sends or drops these bytes.
                 if self.reopen(session, &open, claim).await? == Reopened::Yes {
                     self.reclaim_locks(session, open.key).await?;
                     continue;
@@ -50,7 +50,7 @@ impl Inode {
             }
             refused.push(OpenId { file: self.node.id, owner: open.key });
         }
-        // The file has no opens any more, so no open can hold the delegation, and the delegation ends.
+        // The client has closed all opens of the file, so the delegation ends with the last open.
         delegation.inspect(|(held, _)| self.share(*held));
         if let Some((end, args)) = report {
             self.reclaim_report(session, end, &args).await?;
@@ -58,19 +58,19 @@ impl Inode {
         Ok(refused)
     }
 
-    /// Opens the file without a reclaim, for an open whose reclaim the mgr refused.
+    /// Sends a new OPEN, without a reclaim, for an open whose reclaim the mgr refused.
     pub(super) async fn open_refused(self: &Arc<Self>, session: &NewSession<'_>, owner: u64) -> Result<()> {
         let Some(open) = self.opens().into_iter().find(|open| open.key == owner) else { return Ok(()) };
         match self.reopen(session, &open, open_claim4::CLAIM_FH).await {
-            // The mgr answers with NFS4ERR_DELAY. The mgr has no state of this open that could be lost, so the client
-            // opens the file again at the next use.
+            // The mgr answered with NFS4ERR_DELAY. The mgr has no state of this open, so nothing is lost. The client
+            // sends the OPEN again at the next use of the file.
             Err(error) if error.is(Status::Delay) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Reports the bytes that the client wrote under a layout from before the restart of the mgr. If the mgr refuses
-    /// the report, the client sends it later under a new layout.
+    /// Reports the bytes that the client wrote under a layout that the mgr granted before its restart. If the mgr
+    /// refuses the report (LAYOUTCOMMIT), the client sends a report under a new layout later.
     async fn reclaim_report(&self, session: &NewSession<'_>, end: u64, args: &LAYOUTCOMMIT4args) -> Result<()> {
         let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
         compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, args);
@@ -82,7 +82,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Reclaims the locks under an open. If the mgr refuses a lock, marks it as lost.
+    /// Reclaims the byte-range locks of an open. Marks each lock that the mgr refuses as lost.
     async fn reclaim_locks(&self, session: &NewSession<'_>, key: u64) -> Result<()> {
         let (open, wanted) = self.locks_to_reclaim(key);
         let Some(open) = open else { return Ok(()) };
@@ -100,9 +100,9 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends an OPEN with this claim for a file that the caller has open; returns whether the mgr granted the OPEN.
-    /// Returns `NFS4ERR_DELAY` as an error, so that the client repeats the whole reclaim instead of giving up the open,
-    /// its delegation and its locks.
+    /// Sends an OPEN with this claim for a file that the caller has open. Returns whether the mgr granted the OPEN.
+    /// Returns `NFS4ERR_DELAY` as an error, so that the client repeats the whole reclaim and keeps the open, its
+    /// delegation and its locks.
     async fn reopen(self: &Arc<Self>, session: &NewSession<'_>, open: &Open, claim: open_claim4) -> Result<Reopened> {
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
         let wish = match claim {
