@@ -48,12 +48,12 @@ struct Held {
     writers: BTreeSet<u64>,
     /// Locked while bytes of the file are in flight to the iods.
     lane: Arc<tokio::sync::Mutex<()>>,
-    /// When the mgr must send the held bytes of the file to the iods, as in `Inner::due`.
+    /// When the mgr must send the held bytes of the file to the iods. The set `Inner::due` contains the same time.
     due: Option<Duration>,
     bytes: usize,
 }
 
-/// Held bytes of a file that the mgr could not write and has discarded.
+/// The error of a failed flush of one file: the mgr could not write the held bytes, and has discarded them.
 #[derive(Debug)]
 struct Failed {
     why: Status,
@@ -150,9 +150,8 @@ impl GatheredWrites {
         self.inner().files.get(&file).is_some_and(|held| held.gather.meets(part))
     }
 
-    /// Removes the held bytes of a range of a file, so that the caller can write them to the iods. First waits until
-    /// earlier bytes of the file in flight have arrived at the iods. Returns `None` if the mgr holds no bytes of this
-    /// range.
+    /// Removes the held bytes of a range of a file, so that the caller can write them to the iods. First waits until an
+    /// earlier flush of the file has ended. Returns `None` if the mgr holds no bytes of this range.
     pub(crate) async fn begin_flush(&self, file: FileId, part: Part) -> Option<Flush<'_>> {
         let lane = {
             let inner = self.inner();
@@ -255,8 +254,8 @@ impl Inner {
     fn fail(&mut self, file: FileId, why: Status) {
         let Some(held) = self.files.get(&file) else { return };
         let unreported = held.writers.clone();
-        // Discard the recorded error of one file to limit the memory. The clients of this file notice the loss by the
-        // changed write verifier.
+        // When too many files have a recorded error, forget the error of one of these files. The clients of this file
+        // still notice the lost bytes, because the write verifier has changed.
         if self.failed.len() >= GATHER_FAILED_MAX {
             self.failed.pop_first();
         }
@@ -299,8 +298,8 @@ pub(crate) struct Flush<'a> {
 }
 
 impl Flush<'_> {
-    /// Records the outcome of the flush: the bytes have arrived at the iods, or the mgr discards them because of this
-    /// error.
+    /// Records the outcome of the flush. After `Ok`, the bytes have arrived at the iods. After an error, the mgr
+    /// discards the bytes, and later reports this error to the clients that wrote them.
     pub(crate) fn end(mut self, outcome: Result<(), Status>) {
         self.outcome = Some(outcome);
     }

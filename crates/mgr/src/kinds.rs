@@ -185,8 +185,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// file may also cause this error.
     async fn read(&self, range: ByteRange) -> Result<Segments, Status>;
 
-    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part of the
-    /// bytes may be written.
+    /// Writes the byte ranges `runs`, which are in file order and end below the largest file size. After a failure, any
+    /// part of the bytes may be written.
     async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status>;
 
     /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of these writes were lost.
@@ -332,9 +332,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. All copies must have the same length, up to the size of the file. If bytes are in only
-    /// one copy, no client has received a reply that says that they are durable, but a reader may have seen these
-    /// bytes.
+    /// client writes the file. Up to the size of the file, all copies must have the same length. No client was told
+    /// that bytes in only one copy are durable, but a reader may have seen these bytes.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))
@@ -447,8 +446,8 @@ impl Grant<'_> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }
 
-    /// Returns a function that signs a data server's filehandle of an object, and the random number of the layout
-    /// grant. The argument of the function is the index of the object among the objects of all copies.
+    /// Returns a function that signs the filehandle of an object at its data server, and the random number of the
+    /// layout grant. The function takes the index of the object among the objects of all copies.
     fn data_handles(&self) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
         let (cluster, rights) = (self.iods.cluster(), self.rights);
         let object = (self.file.object(), self.generation);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Weight of a new sample in the moving average: the average changes by a quarter of its difference to the sample.
 const WEIGHT: u32 = 4;
-/// Age of the last sample at which the average counts as zero.
+/// If the last sample of an average is at least this old, the average counts as zero.
 const OLD: Duration = Duration::from_secs(1);
 /// Shortest interval between two probe tasks, which measure how long a new task waits for a thread. Each probe task
 /// wakes one more thread, which is needless if no request waits.

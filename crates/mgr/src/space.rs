@@ -17,8 +17,8 @@ use types::limits::SPACE_KNOWN_MAX;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a caller waits for the result of a query that another caller has sent to the iods.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a caller waits for a query if a caller has waited without success in the last [`REST`]. The wait is short,
-/// so that `ls -l` of many files on an iod that does not reply still completes.
+/// How long a caller waits for a query if some caller has waited for a query in vain within the last [`REST`]. The wait
+/// is short, so that `ls -l` of many files on an iod that does not reply still completes.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
 /// Time after a failed query until the mgr queries the iods for the same file again.
 const REST: Duration = Duration::from_secs(5);
@@ -95,8 +95,8 @@ struct Answer {
 /// choose the time.
 #[derive(Debug, Default)]
 struct Known {
-    /// The entries, in two generations for eviction. `young` has the entries that callers used most recently, and `old`
-    /// has the entries that callers used before these.
+    /// The cache entries of files, in two generations for eviction. `young` has the entries that callers used most
+    /// recently, and `old` has the entries that callers used before these.
     young: BTreeMap<FileId, One>,
     old: BTreeMap<FileId, One>,
     /// Number of queries in flight.

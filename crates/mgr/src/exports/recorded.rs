@@ -91,8 +91,8 @@ impl Recorded {
         Recorded { epoch: self.epoch, good_from }
     }
 
-    /// Returns the lowest version of the list of exports that a valid filehandle of an export may contain. The mgr
-    /// refuses filehandles with a lower version.
+    /// Returns the lowest export epoch that a valid filehandle of the exported directory `root` may contain. The mgr
+    /// refuses filehandles with a lower epoch.
     pub(super) fn good_from(&self, root: FileId) -> u32 {
         self.good_from.get(&root).copied().unwrap_or(0)
     }

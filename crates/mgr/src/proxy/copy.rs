@@ -89,7 +89,8 @@ impl Objects<'_> {
 /// offset of the source file to the source object and the offset in this object.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
-    // For each pair of objects: the index of its unfinished job, and the number of bytes in this job.
+    // For each pair of target and source object: the index in `jobs` of the job that can still grow, and the number of
+    // bytes of this job.
     let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
     let mut done = 0;
     while done < range.len {
@@ -136,7 +137,8 @@ mod tests {
     }
 
     proptest! {
-        /// The test executes the jobs on vectors in memory, and compares the result with a plain copy of the range.
+        /// The test executes the jobs of a file copy on vectors in memory, and compares the result with a plain copy of
+        /// the range.
         #[test]
         fn the_jobs_of_a_copy_move_every_byte_once(
             units in (1u64..40, 1u64..40),

@@ -63,7 +63,7 @@ fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
 }
 
 impl Objects<'_> {
-    /// Records the ranges of a request that failed because bytes of this copy are damaged.
+    /// Records all ranges of a read request as damaged, because the request failed on damaged bytes of this copy.
     pub(super) fn suspect(&self, request: &Request, index: usize) {
         let suspects: Vec<_> = request.extents.iter().map(|range| Suspect { index, range: *range }).collect();
         remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);

@@ -20,8 +20,8 @@ pub(crate) struct Written {
 }
 
 impl Objects<'_> {
-    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part of the
-    /// bytes may be written.
+    /// Writes the byte ranges `runs`, which are in file order and end below the largest file size. After a failure, any
+    /// part of the bytes may be written.
     pub(crate) async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status> {
         let requests = plan(&self.distribution, &ranges(runs), RequestLimits::default());
         let each: Vec<(&Request, usize)> =

@@ -105,7 +105,8 @@ impl Volume {
         objects.has_lost_copy().await
     }
 
-    /// Truncates bytes after the end of the file that only one copy has. Returns whether it has truncated any copy.
+    /// If only one copy of an object has bytes after the end of the file, truncates these bytes. Returns whether it has
+    /// truncated any copy.
     ///
     /// # Errors
     /// The errors of [`Self::rebuild`].

@@ -10,8 +10,8 @@ use meta::schema::{Holes, Whole, WriteEnd};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
-/// Number of times that the mgr repeats a read that found lost bytes. A client may have truncated the file and written
-/// it again during the read.
+/// Number of times that the mgr repeats a read that found lost bytes. Bytes can seem lost to a read during which a
+/// client truncates the file and writes it again.
 const LOST_TRIES: usize = 3;
 /// Page size of kernel clients in bytes, which is the unit of their reads.
 const PAGE: u64 = 4096;
@@ -77,7 +77,7 @@ impl Volume {
     }
 
     /// Writes bytes to a file. If a copy has lost bytes, first repairs the file from its other copy. Without another
-    /// copy, fails with `Lost`, because the lost bytes then read as zeros.
+    /// copy, fails with `Lost`, because the write would turn the lost bytes into zeros.
     pub(crate) async fn write(
         &self,
         ctx: &Ctx,
@@ -279,8 +279,8 @@ impl Volume {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
-        // A range after the end of the file needs no work, unless other clients are writing: the objects may already
-        // reach beyond the recorded size.
+        // Bytes after the end of the file need not be punched. But while clients hold write layouts, the objects may
+        // reach beyond the recorded size, so punch the whole range then.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
         let len = range.end().min(end).saturating_sub(range.offset);
         if len == 0 {

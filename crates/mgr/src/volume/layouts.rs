@@ -74,7 +74,7 @@ impl Volume {
         Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: ask.kind, body, return_on_close: true })
     }
 
-    /// Returns when the rights of a layout of this type expire if the mgr grants it now, in Unix seconds.
+    /// Returns when the rights of a layout of this type expire if the mgr grants the layout now, in Unix seconds.
     fn expires(&self, layout: &dyn LayoutType) -> u64 {
         unix_now() + u64::from(layout.lifetime(self.lifetimes))
     }
@@ -185,8 +185,8 @@ impl Volume {
         }
         let mut unreported = write && (revoked || self.grants.is_untold(file, client));
         if unreported {
-            // Record the missing report before removing the grant. Otherwise the mgr regards the next report of another
-            // client as complete.
+            // Record that this client may have unreported writes before removing its layout grant. Otherwise the mgr
+            // takes the next LAYOUTCOMMIT of another client for the last missing report.
             self.intents.abandoned(file, revoked);
         }
         if write {

@@ -43,8 +43,8 @@ impl Volume {
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Return at most the allocated space in the attributes, because the iods also count their own overhead and
-        // whole disk blocks.
+        // Return at most the allocated space that the namespace gives (`attrs.used`), because the iods also count their
+        // own overhead and whole disk blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }
 

@@ -66,8 +66,8 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let deadline = Instant::now() + limit;
     loop {
         server.recall(file, None, now()).await;
-        // Check for grants in progress first: a grant is recorded in `grants` before it stops being in progress, so no
-        // grant is missed.
+        // Check `is_granting` before `is_held`: a layout grant in progress is recorded in `grants` before it stops
+        // being in progress. So these two checks miss no layout.
         if !moves.is_granting(file) && !grants.is_held(file) {
             return Ok(());
         }

@@ -76,8 +76,8 @@ async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);
 }
 
-/// Checks the replies to SEEK. An iod may report bytes that were never written as data, but every byte that it reports
-/// as a hole must be zero.
+/// Checks the replies to SEEK. An iod may report unwritten bytes as data, but every byte that it reports as a hole must
+/// be zero.
 async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     let data = files.seek(&ctx(1), file, at, Content::Data).await;
     let hole = files.seek(&ctx(1), file, at, Content::Hole).await;
