@@ -99,8 +99,8 @@ impl Clients {
         self.remove(now, owner, ids).await
     }
 
-    /// Removes the records with these client ids. If the store cannot remove a record, the record stays in the table in
-    /// memory. While such a record is on disk, its owner may reclaim after a restart.
+    /// Removes the client records with these client ids. If the store cannot remove a record, the record stays in the
+    /// table in memory. While such a record is on disk, its owner may reclaim after a restart.
     async fn remove(&self, now: Timestamp, owner: &Bytes, ids: Vec<u64>) -> Result<(), Status> {
         let mut outcome = Ok(());
         for id in ids {

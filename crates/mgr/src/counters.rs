@@ -60,8 +60,8 @@ counters! {
     gather_commit,
     /// Flushes of gathered bytes to the iods because a client sent READ, COPY or SEEK.
     gather_read,
-    /// Flushes of gathered bytes to the iods because of a truncation, a punched hole, or an overlapping write that the
-    /// mgr did not gather.
+    /// Flushes of gathered bytes to the iods because of a truncation, a punched hole, or a write that overlaps these
+    /// bytes and that the mgr did not gather.
     gather_write,
     /// Flushes of gathered bytes to the iods because a client got a layout.
     gather_layout,

@@ -17,13 +17,13 @@ pub(crate) struct Grants {
 /// What the mgr knows of a client with a write layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Grant {
-    /// Whether the client has reported by LAYOUTCOMMIT all its writes since it got the layout.
+    /// Whether the client has reported by LAYOUTCOMMIT all its writes since it got this write layout.
     committed: bool,
-    /// Whether the layout is of a type for kernel clients. A kernel client does not report bytes that a data server has
-    /// made durable with the write itself.
+    /// Whether this write layout is of a type for kernel clients. A kernel client sends no LAYOUTCOMMIT for a WRITE
+    /// that a data server has made durable at once (FILE_SYNC).
     silent: bool,
-    /// Whether another client has truncated the file since this client got the layout. The truncation may have removed
-    /// parts of a write in flight.
+    /// Whether another client has truncated the file since this client got this write layout. The truncation may have
+    /// removed parts of a write in flight.
     truncated: bool,
 }
 

@@ -88,7 +88,7 @@ pub(crate) struct Stripes {
 pub(crate) enum Unusable {
     /// This version has no stored kind with this number.
     Unknown(u32),
-    /// The stored kind cannot decode the layout record. The text says why.
+    /// The stored kind cannot decode the layout record, for the reason in this text.
     Damaged(String),
 }
 
@@ -112,8 +112,8 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
     /// Makes the layout record of a new file. Fails with `Delay` while too few iods are up.
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status>;
 
-    /// Decodes a layout record, and returns the objects that the record names for requests to them. Sends no request to
-    /// an iod.
+    /// Decodes a layout record, and returns the objects that the record names, ready for requests to these objects.
+    /// Sends no request to an iod.
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable>;
 
     /// Returns the iods that a layout record names, and for each iod its object. Returns `None` if the record cannot be
@@ -361,9 +361,9 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the `layouttype4` number of the type.
     fn number(&self) -> u32;
 
-    /// Returns whether the type is for kernel clients, and not for Weir's own client. A kernel client does not report
-    /// bytes that a data server has made durable with the write itself. Without a layout, a kernel client uses the mgr
-    /// path.
+    /// Returns whether the type is for kernel clients, and not for Weir's own client. A kernel client sends no
+    /// LAYOUTCOMMIT for a WRITE that a data server has made durable at once (FILE_SYNC). Without a layout, a kernel
+    /// client uses the mgr path.
     fn is_for_kernels(&self) -> bool;
 
     /// Returns whether an export with this setting offers the layout type.

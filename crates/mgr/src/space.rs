@@ -73,7 +73,8 @@ pub(crate) enum Next {
     Wait(Duration),
 }
 
-/// The cache entry of one file: its last reported allocated space, and the query for it.
+/// The cache entry of one file: the last reported allocated space of the file, and the state of the queries for this
+/// space.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     last: Option<Answer>,

@@ -18,8 +18,9 @@ pub(crate) const STORE: &str = "meta.redb";
 /// Registry key of the identity of the store. Only a restored store has this record: a restore makes a new log, and the
 /// identity of this log is not the identity of the store.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a store recovered
-/// from an older copy has this record, because such a store does not have all files of the later state.
+/// Registry key of an inode number. The mgr keeps objects with a lower inode number even if their file does not exist.
+/// Only a store recovered from an older copy has this record, because such a store does not have all files of the later
+/// state.
 const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the epoch: the number of starts of the mgr on this store.
 const EPOCH: &[u8] = b"mgr/epoch";
@@ -118,8 +119,8 @@ pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Res
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }
 
-/// Returns the inode number below which the mgr deletes no object without a file. `weir fsck` lists the objects that
-/// the mgr keeps.
+/// Returns the inode number below which the mgr keeps objects even if their file does not exist. `weir fsck` lists
+/// these objects.
 pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Status> {
     match namespace.registry(KEEP)? {
         None => Ok(FileId(0)),
@@ -127,7 +128,8 @@ pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Stat
     }
 }
 
-/// Records an inode number durably: the mgr deletes no object without a file below this number from now on.
+/// Durably records an inode number. From now on, the mgr keeps objects with a lower inode number even if their file
+/// does not exist.
 pub(crate) async fn keep_unknown_below(namespace: &Namespace<Embedded>, first: FileId) -> Result<(), Status> {
     let value = Bytes::copy_from_slice(&first.0.to_be_bytes());
     namespace.registry_put(now(), KEEP, Some(&value)).await

@@ -51,8 +51,8 @@ pub(crate) struct Volume {
     /// A number that changes when the host may have lost power. Changes that were not durable before the power failure
     /// may be lost.
     pub(crate) boot: u64,
-    /// Inode number below which the mgr deletes no object without a file. A recovered older copy of the store may not
-    /// have the files below this number.
+    /// Inode number below which the mgr keeps objects even if their file does not exist. A recovered older copy of the
+    /// store may lack files with such inode numbers.
     pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
     pub(crate) kinds: Arc<Kinds>,
@@ -114,8 +114,8 @@ impl Volume {
         }
     }
 
-    /// Returns the namespace in the mode that the client requested: its changes either wait until they are durable, or
-    /// do not wait.
+    /// Returns the namespace in the mode that the client requested: each change either waits until it is durable, or
+    /// does not wait.
     pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
         if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
     }

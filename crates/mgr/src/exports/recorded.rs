@@ -45,7 +45,8 @@ impl Xdr for Recorded {
 }
 
 impl Recorded {
-    /// Returns the record for these exports, computed from the record of the previous start of the mgr.
+    /// Returns the record of exports for these exports, computed from the record that the previous start of the mgr
+    /// stored.
     ///
     /// A store without a record is new, or an older version of Weir has served it. Such a version sent clients
     /// filehandles of files in exports that the clients did not see. So if one export contains another, the mgr refuses
@@ -68,8 +69,8 @@ impl Recorded {
         })
     }
 
-    /// Returns the record after a start with these exports. New exports get a new epoch, and the record no longer
-    /// contains removed exports.
+    /// Returns the record of exports after a start of the mgr with these exports. New exports get a new epoch, and the
+    /// returned record does not contain removed exports.
     fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
         let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
         let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();

@@ -82,7 +82,7 @@ pub(super) fn judge(
     })
 }
 
-/// The registry record of a mark: the epoch in which the mgr made the mark, and the time.
+/// The registry record of a mark: the epoch (number of a start of the mgr) and the time at which the mgr made the mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mark {
     epoch: u32,

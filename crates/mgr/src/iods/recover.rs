@@ -1,8 +1,8 @@
 //! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the store moves past every later
 //! state that the iods have recorded.
 //!
-//! The recovered store allocates no inode number that a later state may have allocated. The mgr deletes no object
-//! without a file that may belong to a file of a later state. `weir fsck` lists the objects that the mgr keeps.
+//! The recovered store allocates no inode number that a later state may have allocated. If the file of an object does
+//! not exist, but may exist in a later state, the mgr keeps the object. `weir fsck` lists the kept objects.
 
 use super::Iods;
 use super::claims::{Refusal, judge};

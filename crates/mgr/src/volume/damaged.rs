@@ -69,7 +69,7 @@ impl Damaged {
         (state.left + state.waiting.len(), state.looked)
     }
 
-    /// Remembers that the mgr logs the loss of this file. Returns whether the mgr has not logged the loss before.
+    /// Remembers that the mgr logs the lost bytes of this file. Returns whether the mgr has not logged them before.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
         if state.reported.len() >= MOST {

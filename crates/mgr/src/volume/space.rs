@@ -33,13 +33,14 @@ impl Volume {
     async fn space_of(self: &Arc<Self>, attrs: &Attrs) -> u64 {
         let known = loop {
             let mut answered = pin!(self.space.answered.notified());
-            // Enable the notification before reading the cache, so that the task notices a query that ends before the
-            // wait.
+            // Enable the notification before reading the cache. Otherwise this task misses the end of a query that ends
+            // before the task waits.
             answered.as_mut().enable();
             match self.space.next(attrs.id, attrs.change) {
                 Next::Tell(used) => break used,
                 Next::Ask => self.ask_space(attrs.id, attrs.change),
-                // When the query has ended, or after the timeout, the next iteration reads the cache again.
+                // Wait for the end of a query to the iods, or for the timeout. Then the next iteration of the loop
+                // reads the cache again.
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };

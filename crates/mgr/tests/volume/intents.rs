@@ -101,8 +101,8 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     assert_eq!(set_size(&files, file, FAR).await.size, FAR);
     drop(files);
     cluster.restart_mgr().await;
-    // Store a pending truncation in the stopped mgr's store, as a crash of the mgr before the truncation on the iods
-    // leaves it.
+    // Store the intent of a truncation while the mgr is stopped, as if the mgr had crashed before it truncated the
+    // objects.
     let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.truncate(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
