@@ -13,9 +13,9 @@ use xdr::{Malformed, Reader, Writer};
 const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
-/// The client records, by client owner. The key of a record in the store is the client id, because an owner may be
-/// longer than a key. While a new record replaces an old one, the owner has both records. If the mgr crashes then, both
-/// records stay until the next replacement.
+/// The client records, by client owner. The key of a record in the store is the client id, because a client owner may
+/// be longer than a registry key. While a new record replaces an old one, the owner has both records. If the mgr
+/// crashes then, both records stay until the next replacement.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,

@@ -95,8 +95,8 @@ counters! {
     news,
     /// Requests of iods for the length of a file (LENGTHS).
     lengths_asked,
-    /// Requests of iods for the length of a file to which the mgr returned no length, because the mgr had to query
-    /// other iods first. The clients then read on the mgr path.
+    /// LENGTHS requests of iods to which the mgr replied without a file length, because it had to query other iods
+    /// first. The kernel clients then read on the mgr path.
     lengths_unknown,
     /// How many times the mgr has queried the iods of a file for the end of the file.
     size_queries,

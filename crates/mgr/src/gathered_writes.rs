@@ -292,8 +292,8 @@ pub(crate) struct Flush<'a> {
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Guard of the file's `lane`. The next flush of the file can start when this guard is dropped. Rust drops fields
-    /// in the order of their declaration, so keep the guard last.
+    /// Guard of the file's `lane`: the next flush of the file can start when this guard is dropped. The guard is the
+    /// last field, because Rust drops fields in the order of their declaration.
     _turn: OwnedMutexGuard<()>,
 }
 

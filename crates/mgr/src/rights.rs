@@ -75,8 +75,8 @@ impl Rights {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the mgr grants a process of the user `uid` a right to a file that is valid until `until`, in Unix
-    /// seconds.
+    /// Records that the mgr grants a process of the user `uid` a right to a file. The right is valid until `until`, in
+    /// Unix seconds.
     pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
         let mut table = self.table();
         if table.files.len() >= table.look_at.max(1024) && !table.files.contains_key(&file) {

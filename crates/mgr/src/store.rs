@@ -15,8 +15,8 @@ use types::{FileId, Status, StoreId};
 
 /// Name of the metadata store file in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the identity of the store. Only a restored store has this record: a restore makes a new log, and the
-/// identity of this log is not the identity of the store.
+/// Registry key of the identity of the store. Only a restored store has this record, because a restore makes a new
+/// batch log. Every other store has the identity of its batch log.
 const IDENTITY: &[u8] = b"mgr/store";
 /// Registry key of an inode number. The mgr keeps objects with a lower inode number even if their file does not exist.
 /// Only a store recovered from an older copy has this record, because such a store does not have all files of the later
@@ -70,8 +70,8 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
-    // Change the modes only now that `dir` contains a store. If the creation fails, `dir` may be a directory of other
-    // programs.
+    // Change the modes only now that the creation of the store has succeeded. Before that, `dir` could be a directory
+    // of other programs.
     narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))

@@ -22,8 +22,7 @@ pub(super) struct Recorded {
     epoch: u32,
     /// For each exported directory: the lowest epoch of valid filehandles. The mgr refuses filehandles of regular files
     /// with a lower epoch, because the file may belong to another export now. The mgr raises the epoch of an export
-    /// when the export is new, and when a new export is configured below it. The epoch never falls, so that valid
-    /// filehandles stay the same.
+    /// when the export is new, and when a new export is configured below it. The epoch never falls.
     good_from: BTreeMap<FileId, u32>,
 }
 

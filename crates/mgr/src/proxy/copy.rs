@@ -57,9 +57,9 @@ impl Objects<'_> {
         self.pull_from(from, &link, &job.extents, false).await
     }
 
-    /// Returns what another iod needs to copy bytes from an object of this file. Chooses the first reachable copy of
-    /// the object that has the bytes below `end`. Returns `None` if no copy has these bytes. The caller then reads the
-    /// bytes on the mgr path, and gets the error of this read.
+    /// Returns the capability and addresses with which another iod can copy bytes from an object of this file. Chooses
+    /// the first reachable copy of the object that has the bytes below `end`. Returns `None` if no copy has these
+    /// bytes. The caller then reads the bytes on the mgr path, and gets the error of this read.
     pub(crate) async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource> {
         for index in self.copies(column) {
             let Ok(link) = self.link(index) else { continue };

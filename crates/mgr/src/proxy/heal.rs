@@ -103,8 +103,8 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(healed) }
     }
 
-    /// Overwrites a damaged block with the bytes of another copy. If that fails, because the checksums of the block's
-    /// region are damaged, overwrites the whole region.
+    /// Overwrites a damaged block with the bytes of another copy. If that fails because the checksums of a whole region
+    /// are damaged, overwrites the region that contains the block.
     async fn write_again(&self, from: usize, to: usize, block: ByteRange, size: u64) -> Result<(), Status> {
         let region = block.offset - block.offset % REGION;
         let region = ByteRange { offset: region, len: REGION.min(size - region) };

@@ -32,8 +32,8 @@ struct State {
     reported: BTreeSet<FileId>,
     /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
-    /// Progress of the check of all files that the rebuilder job makes: the inode number of the last file. `None` if no
-    /// check runs.
+    /// Progress of the rebuilder job when it checks all files: the inode number of the file that it checked last.
+    /// `None` if it does not check all files now.
     looked: Option<FileId>,
 }
 

@@ -39,8 +39,8 @@ impl Volume {
         }
     }
 
-    /// Reads a range like [`Self::read`], but does not repeat the read. Also returns the file offset up to which the
-    /// read relied on the file size.
+    /// Reads a range like [`Self::read`], but does not repeat the read. Also returns the end of the range that it has
+    /// read, at most the file size.
     async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
@@ -116,8 +116,8 @@ impl Volume {
             return Ok(self.counted(out));
         }
         let objects = self.objects_now(ctx.now, &info).await?;
-        // While an iod is lost, make the write stable on the other iods: a later COMMIT of the file cannot reach all
-        // its iods.
+        // While an iod is lost, make the write stable on the other iods, because a later COMMIT of the file could not
+        // reach all its iods.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
         if !stable && let Some(out) = self.gather(ctx, &*objects, offset, &data).await? {
             return Ok(self.counted(out));
@@ -249,8 +249,9 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.intents.writing(file).await?;
-        // If an object ends within the page of a file that a client reads, the data server of this object has to
-        // request the file length from the mgr. So also reserve the rest of the last page, as far as the file extends.
+        // If a client reads a page of the file in which an object ends, the data server of this object has to request
+        // the file length from the mgr. To avoid this, also reserve the rest of the last page, as far as the file
+        // extends.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;

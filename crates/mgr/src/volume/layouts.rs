@@ -143,8 +143,8 @@ impl Volume {
         }
         if update.measure || (end > 0 && self.grants.is_truncated(file, ctx.client)) {
             // Another client may have truncated the range that this client reports, so query the iods for the size.
-            // While an iod is down, the query fails. The LAYOUTCOMMIT must then fail too, because other clients must
-            // see the reported bytes after the reply.
+            // While an iod is down, the query fails. The LAYOUTCOMMIT must then fail too, because after its reply,
+            // other clients must see the bytes that this client reports.
             self.measure(file).await?;
             end = 0;
         }

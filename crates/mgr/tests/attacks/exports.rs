@@ -79,8 +79,8 @@ async fn no_operation_reaches_what_an_export_hides() {
     let handles: Vec<_> = shown.iter().filter(|(name, _)| &name[..] == b"closed").map(|(_, handle)| handle).collect();
     assert_eq!(handles, [&None]);
     assert!(shown.iter().any(|(name, handle)| &name[..] == b"own" && handle.is_some()));
-    // A client that sees only public exports sends filehandles of files in other exports, which the mgr has never sent
-    // to this client.
+    // A client sends filehandles of files in an export that it may not mount. The mgr has sent these filehandles only
+    // to another client.
     let stolen = [("a directory", &closed), ("a file", &data)];
     all_are_refused(&mut stranger, &stolen, &own, &[NFS4ERR_ACCESS]);
     assert_eq!(owner.read(&data).unwrap(), "SECRET");
