@@ -85,7 +85,7 @@ counters! {
     layouts_write,
     /// Layouts that the mgr has revoked. The mgr has fenced the clients that held them.
     layouts_revoked,
-    /// LAYOUTCOMMITs of clients that have changed the size or a time of a file.
+    /// LAYOUTCOMMIT requests that have changed the size or a time of a file.
     layout_commits,
     /// Failed operations at data servers that clients have reported (LAYOUTERROR, LAYOUTRETURN).
     layout_faults,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Weight of a new sample in the moving average: the average changes by a quarter of its difference to the sample.
+/// Divisor of the moving average: a new sample moves the average by a quarter of their difference.
 const WEIGHT: u32 = 4;
 /// If the last sample of an average is at least this old, the average counts as zero.
 const OLD: Duration = Duration::from_secs(1);

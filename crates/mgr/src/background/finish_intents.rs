@@ -19,7 +19,8 @@ const TOLD_MAX: usize = 4096;
 /// Number of files whose size the mgr measures at a time. Before a measurement, the mgr may have to fence the file,
 /// which takes a flush on each iod of the file.
 const AT_ONCE: usize = 16;
-/// How long the mgr collects completed intents, so that it removes many of them from the store in one batch.
+/// After an intent is complete, how long the mgr waits for more completed intents, to remove all of them from the store
+/// in one batch.
 const GATHER: Duration = Duration::from_millis(200);
 
 /// The job that removes the intents of completed work from the metadata store.

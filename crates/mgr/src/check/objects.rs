@@ -114,7 +114,7 @@ impl Check {
         self.mended(finding, removed.map(|()| true)).await
     }
 
-    /// Reports a problem with an object that a check never repairs.
+    /// Reports a problem of an object. A check never repairs problems of this kind.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
         let finding = kind.found(Some(entry.object.file), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }

@@ -17,7 +17,8 @@ const PREFIX: &[u8] = b"mgr/mark/";
 /// Number of unallocated inode numbers that a claim covers: far more than the store allocates between two checks for a
 /// new mark.
 const AHEAD: u64 = 1 << 24;
-/// When the store has more marks than this number, the mgr removes the oldest marks and keeps [`MARKS_KEPT`].
+/// When the store has more marks than this number, the mgr removes the oldest marks and keeps the newest [`MARKS_KEPT`]
+/// marks.
 const MARKS_MAX: usize = 512;
 const MARKS_KEPT: usize = 256;
 /// Largest number of marks that one read of the registry returns.

@@ -21,7 +21,7 @@ pub(crate) struct Verifiers {
     known: Mutex<BTreeMap<u16, Known>>,
 }
 
-/// What the mgr knows of an iod whose unstable writes may be lost.
+/// What the mgr knows of an iod: whether the iod may have lost unstable writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Known {
     /// The iod is up. It has lost no unstable writes as long as its replies contain this verifier.

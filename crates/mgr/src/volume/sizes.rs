@@ -21,7 +21,7 @@ impl Volume {
     /// may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.is_untold(ctx, file) {
-            // Box the future of `learn_size`, because it is large and this branch is rare.
+            // Box the future of `learn_size`, because it is large and rarely needed here.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
                 // While a truncation is pending, no operation extends the file. So the file has the size that the

@@ -281,7 +281,7 @@ async fn the_size_is_not_final_while_an_iod_is_down() {
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "fences_pending")), (1, 1));
     cluster.start_iod(second);
     cluster.wait_up(2).await;
-    // The mgr sends the fence to the iod before the iod serves clients.
+    // The mgr sends the pending fence to the restarted iod before the iod serves clients.
     let late = Native::connect(&cluster, second).await.write(file, 0, 50, b"late").await;
     assert_eq!(late, Err(Status::Fenced));
     wait_settled(&cluster).await;
