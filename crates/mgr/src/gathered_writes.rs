@@ -44,7 +44,7 @@ struct Inner {
 #[derive(Debug)]
 struct Held {
     gather: Gather,
-    /// Numbers of the clients that wrote the held bytes.
+    /// Ids of the clients that wrote the held bytes.
     writers: BTreeSet<u64>,
     /// Locked while bytes of the file are in flight to the iods.
     lane: Arc<tokio::sync::Mutex<()>>,
@@ -61,7 +61,7 @@ struct Failed {
     unreported: BTreeSet<u64>,
 }
 
-/// A small write that the mgr may hold.
+/// A small write that the mgr may hold in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small<'a> {
     pub(crate) client: u64,

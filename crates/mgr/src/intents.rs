@@ -716,8 +716,8 @@ mod tests {
         intents.covered(file);
         measure();
         assert!(intents.has_lost_writers(file) && !intents.is_unfenced(file), "an iod may still execute the write");
-        // Before the first fence is done, another write fails. This write carries the new generation, so the fence does
-        // not refuse it.
+        // Before the first fence is done, another write fails. This write carries the new generation, so this fence
+        // does not make the iods refuse the write.
         drop(intents.writing(file).await.unwrap());
         intents.finish_fence(file, Generation(5));
         measure();

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The moves in progress, by file.
+/// The moves of files to new objects that are in progress, by file.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     inner: Mutex<Inner>,

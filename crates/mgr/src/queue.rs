@@ -61,7 +61,7 @@ impl Queue {
         self.unread.add(now, wait.min(OLD * 60));
     }
 
-    /// Returns how long a request waits now: the sum of both averages.
+    /// Returns how long a request waits now: the sum of the averages `read` and `unread`.
     pub(crate) fn delay(&self, now: Duration) -> Duration {
         self.read.at(now) + self.unread.at(now)
     }

@@ -69,7 +69,7 @@ pub(crate) enum Next {
     Tell(Option<u64>),
     /// The caller must query the iods, and record the result with [`Space::learnt`].
     Ask,
-    /// The caller must wait for at most this long, because another caller has queried the iods.
+    /// Another caller has queried the iods. The caller must wait for the result of this query, for at most this long.
     Wait(Duration),
 }
 
@@ -99,9 +99,9 @@ struct Known {
     /// recently, and `old` has the entries that callers used before these.
     young: BTreeMap<FileId, One>,
     old: BTreeMap<FileId, One>,
-    /// Number of queries in flight.
+    /// Number of queries in flight to the iods.
     asking: usize,
-    /// When a caller last waited for a query without success.
+    /// When a caller last waited in vain for the result of a query to the iods.
     silence: Option<Duration>,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A claim contains a mark, a random number. The mgr makes a new mark at each start, after each dump, and periodically
 //! while files change. The mgr records each mark in the store before any iod gets it. If the store does not have the
-//! mark of an iod, the mgr refuses the iod. Another store or a later state of this store has used such an iod.
+//! mark of an iod, another store or a later state of this store has used the iod, and the mgr refuses the iod.
 
 use super::sent_marks::ClaimLocks;
 use meta::{Embedded, Namespace};

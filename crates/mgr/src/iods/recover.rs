@@ -17,11 +17,11 @@ use wire::native::ClaimReply;
 /// What the mgr must take over into the recovered store from the claims and objects of its iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    /// The lowest inode number that no later state has allocated.
+    /// The lowest inode number that no later state of the store has allocated.
     first: u64,
     /// The largest epoch (number of a start of the mgr) in the claims of the iods.
     epoch: u32,
-    /// The marks (random numbers in claims) of later states, each with its epoch.
+    /// The marks (random numbers in claims) of later states of the store, each with its epoch.
     marks: Vec<(u64, u32)>,
 }
 

@@ -172,8 +172,8 @@ mod tests {
         let made = jobs((|at| one.place(at), range), (&one, 1));
         assert_eq!(made.len(), 11);
         assert!(made.iter().all(|job| job.extents.len() == 1));
-        // Source and target have different numbers of objects, so the extents of a job are not adjacent and cannot be
-        // joined.
+        // The source file and the target file have different numbers of objects, so the extents of a job are not
+        // adjacent and cannot be joined.
         let (from, to) = (distribution(64, 2), distribution(64, 3));
         let made = jobs((|at| from.place(at), ByteRange { offset: 0, len: 64 * 6 * 3000 }), (&to, 0));
         assert!(made.iter().all(|job| job.extents.len() <= EXTENTS_MAX) && made.len() == 6 * 3);

@@ -26,7 +26,7 @@ pub(crate) struct Suspect {
     pub(crate) range: ByteRange,
 }
 
-/// Adds damaged ranges to the list of a file, up to [`MOST`].
+/// Adds damaged ranges to the list of damaged ranges of a file. The list holds at most [`MOST`] ranges.
 pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
     for suspect in more {
         if suspects.len() < MOST && !suspects.contains(suspect) {

@@ -84,7 +84,7 @@ fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteE
         let mut left = if checksums { range.len as usize } else { 0 };
         while left > 0 {
             if rest.is_empty() {
-                // The parts and the extents have the same total length, so a part is always left while an extent is
+                // `parts` and the extents have the same total length, so a part is always left while an extent is
                 // incomplete.
                 let Some(part) = parts.next() else { break };
                 rest = part;

@@ -60,7 +60,7 @@ pub fn capability(body: &Body, index: usize) -> Capability {
     Capability { mac: body.authenticators[index], ..Capability::from_bytes(&body.capability).unwrap() }
 }
 
-/// Writes on the direct path, to one object after the other.
+/// Writes a range of a file on the direct path, to one object after the other.
 pub async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
     let distribution = body.distribution().unwrap();
     for piece in distribution.pieces(ByteRange { offset, len: data.len() as u64 }) {
