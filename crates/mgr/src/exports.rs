@@ -9,8 +9,8 @@
 //! check it for every LOOKUP step.
 //!
 //! No file moves from one export to another, and no directory on the path of an export moves. So only a change of the
-//! configuration can put a file into another export. After such a change, the mgr finds the export of a directory
-//! through its parents. For other files, it refuses filehandles from before the change.
+//! configuration can put a file into another export. After such a change, the mgr finds the export of a directory by
+//! following its parent directories. For other files, it refuses filehandles from before the change.
 
 mod recorded;
 mod terms;

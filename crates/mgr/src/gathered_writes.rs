@@ -164,8 +164,8 @@ impl GatheredWrites {
         Some(Flush { gathered: self, file, runs, outcome: None, _turn: turn })
     }
 
-    /// Returns up to `most` files whose held bytes are due. If the caller does not write these bytes, they are due
-    /// again after [`AGAIN`].
+    /// Returns up to `most` files whose held bytes the mgr must send to the iods now. If the caller does not send these
+    /// bytes, later calls return these files again, after [`AGAIN`].
     pub(crate) fn due(&self, most: usize) -> Vec<FileId> {
         let (now, mut inner) = (self.now(), self.inner());
         let due: Vec<_> = inner.due.iter().take_while(|(due, _)| *due <= now).take(most).copied().collect();
@@ -284,8 +284,8 @@ impl Drop for GatheringBlock<'_> {
     }
 }
 
-/// Gathered bytes in flight to the iods. If this value is dropped before the outcome is recorded, the mgr holds the
-/// bytes again.
+/// Gathered bytes in flight to the iods. If this value is dropped before the outcome of the flush is recorded, the mgr
+/// holds the bytes in memory again.
 #[derive(Debug)]
 pub(crate) struct Flush<'a> {
     gathered: &'a GatheredWrites,

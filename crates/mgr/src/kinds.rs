@@ -208,8 +208,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// is reserved in it.
     async fn reserve(&self, range: ByteRange) -> Result<(), Status>;
 
-    /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
-    /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
+    /// Returns the first offset of the file at or after `offset` that has data or that lies in a hole (`content` says
+    /// which of both), whatever the size of the file. Returns `None` if no data follow. Bytes that no object holds are
+    /// a hole.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
     /// Returns the end of the file according to its objects on the iods that reply.
