@@ -87,7 +87,7 @@ pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_fil
     fill(path, &new, store).await?;
     let io = |action| move |e| io_error(dir, action, "another process removed it meanwhile", e);
     let rename = |from: &str, to: &str| std::fs::rename(dir.join(from), dir.join(to));
-    // Rename the log before the store: the mgr refuses a store without its log as damaged.
+    // Rename the batch log before the store file: the mgr refuses a store file without its batch log as damaged.
     rename(RESTORING_LOG, LOG).and_then(|()| rename(RESTORING, STORE)).map_err(io("name the metadata store"))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync the directory"))?;
     Ok(dumped)
@@ -115,7 +115,8 @@ fn prepare(dir: &Path) -> Result<(), Error> {
 
 /// Creates a metadata store file at `new` from the dump file at `path`.
 async fn fill(path: &Path, new: &Path, store: StoreId) -> Result<(), Error> {
-    // Give the new store a new log identity. Otherwise the mgr replays the log of the dumped store into the new store.
+    // Give the batch log of the new store a new identity. Otherwise the mgr could replay the batch log of the dumped
+    // store into the new store.
     let engine = Embedded::create(new, random()?, meta::merge)?;
     meta::dump::restore(&engine, decoder(path)?).await.map_err(|e| match e {
         RestoreError::Bad(cause) => bad(path, &cause),

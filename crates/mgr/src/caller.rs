@@ -46,8 +46,8 @@ impl Seen {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        // For a client in the mgr's own process, the peer address is the mgr's listening address, so the port proves
-        // nothing. The mgr recognizes such a connection by its user, because a TCP connection has no user.
+        // The peer address of a client in the mgr's own process is the mgr's listening address, so its port proves
+        // nothing. But a connection within the process has a user, and a TCP connection has none.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

@@ -13,9 +13,9 @@ use xdr::{Malformed, Reader, Writer};
 const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
-/// The client records, by client owner. The key of a record in the store is the client id, because an owner may be
-/// longer than a key. While a new record replaces an old one, the owner has both records. If the mgr crashes then, both
-/// records stay until the next replacement.
+/// The client records, by client owner. The key of a record in the store is the client id, because a client owner may
+/// be longer than a registry key. While a new record replaces an old one, the owner has both records. If the mgr
+/// crashes then, both records stay until the next replacement.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,
@@ -99,8 +99,8 @@ impl Clients {
         self.remove(now, owner, ids).await
     }
 
-    /// Removes the records with these client ids. If the store cannot remove a record, the record stays in the table in
-    /// memory. While such a record is on disk, its owner may reclaim after a restart.
+    /// Removes the client records with these client ids. If the store cannot remove a record, the record stays in the
+    /// table in memory. While such a record is on disk, its owner may reclaim after a restart.
     async fn remove(&self, now: Timestamp, owner: &Bytes, ids: Vec<u64>) -> Result<(), Status> {
         let mut outcome = Ok(());
         for id in ids {

@@ -89,7 +89,7 @@ impl ClusterFile {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".new");
         let new = path.with_file_name(name);
-        // An interrupted call may have left this temporary file, so remove it.
+        // An interrupted rewrite of the cluster file may have left this temporary file, so remove it.
         let _ = std::fs::remove_file(&new);
         let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;

@@ -302,7 +302,7 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // Derive the mgr's own settings from a default export of the root directory, whether or not one is configured.
+        // Derive the mgr's own settings from a default export of the root directory, even if none is configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

@@ -60,8 +60,8 @@ counters! {
     gather_commit,
     /// Flushes of gathered bytes to the iods because a client sent READ, COPY or SEEK.
     gather_read,
-    /// Flushes of gathered bytes to the iods because of a truncation, a punched hole, or an overlapping write that the
-    /// mgr did not gather.
+    /// Flushes of gathered bytes to the iods because of a truncation, a punched hole, or a write that overlaps these
+    /// bytes and that the mgr did not gather.
     gather_write,
     /// Flushes of gathered bytes to the iods because a client got a layout.
     gather_layout,
@@ -85,7 +85,7 @@ counters! {
     layouts_write,
     /// Layouts that the mgr has revoked. The mgr has fenced the clients that held them.
     layouts_revoked,
-    /// LAYOUTCOMMITs of clients that have changed the size or a time of a file.
+    /// LAYOUTCOMMIT requests that have changed the size or a time of a file.
     layout_commits,
     /// Failed operations at data servers that clients have reported (LAYOUTERROR, LAYOUTRETURN).
     layout_faults,
@@ -95,8 +95,8 @@ counters! {
     news,
     /// Requests of iods for the length of a file (LENGTHS).
     lengths_asked,
-    /// Requests of iods for the length of a file to which the mgr returned no length, because the mgr had to query
-    /// other iods first. The clients then read on the mgr path.
+    /// LENGTHS requests of iods to which the mgr replied without a file length, because it had to query other iods
+    /// first. The kernel clients then read on the mgr path.
     lengths_unknown,
     /// How many times the mgr has queried the iods of a file for the end of the file.
     size_queries,

@@ -59,8 +59,8 @@ async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
 impl Volume {
     /// Returns the length of a file and the smallest valid length of its object on an iod; `None` if the mgr does not
     /// know them. The mgr knows them only while no client has a write layout of the file and no truncation is in
-    /// progress. All earlier writers must also have reported their writes. The function does not block, because other
-    /// requests may wait for this iod.
+    /// progress. All earlier writers must also have reported their writes. The function sends no request to an iod,
+    /// because other LENGTHS requests of this iod wait until the function returns.
     ///
     /// The function reads the length after all checks. So a write after the checks is concurrent with the LENGTHS
     /// request, and the returned length need not include it.

@@ -9,8 +9,8 @@
 //! check it for every LOOKUP step.
 //!
 //! No file moves from one export to another, and no directory on the path of an export moves. So only a change of the
-//! configuration can put a file into another export. After such a change, the mgr finds the export of a directory
-//! through its parents. For other files, it refuses filehandles from before the change.
+//! configuration can put a file into another export. After such a change, the mgr finds the export of a directory by
+//! following its parent directories. For other files, it refuses filehandles from before the change.
 
 mod recorded;
 mod terms;
@@ -192,8 +192,8 @@ impl Exports {
     /// Looks up the export paths again after a client has looked up or created a name in `dir`. The mgr calls this
     /// function before it replies to the client, because `dir` may now contain the directory of an export.
     pub(crate) fn passed(&self, dir: FileId) {
-        // A directory in `dir` can become the directory of an export only if this export has no directory yet, because
-        // an existing export never gets another directory.
+        // Look up the export paths only if `dir` is on such a path and some export has no directory yet. An export that
+        // has a directory never gets another one.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();
@@ -362,8 +362,8 @@ impl Exports {
         let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
         let mut entries = Vec::new();
         for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
-            // Each export is behind only one name of a pseudo directory. So the lowest export number behind a name is
-            // unique in the directory, and serves as the cookie of the name while the mgr runs.
+            // Only one name in a pseudo directory leads to a given export. So no two names have the same lowest export
+            // number, and this number serves as the cookie of the name while the mgr runs.
             let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
             if cookie > after {
                 entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });

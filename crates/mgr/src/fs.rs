@@ -68,7 +68,7 @@ fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
         (false, true) => bits |= access::EXECUTE,
         _ => {}
     }
-    // A caller can create or remove names only in a directory in which it may also search.
+    // A caller can create or remove names only in a directory that it may also search.
     if directory && rights.write && rights.execute {
         bits |= access::DELETE;
     }
@@ -157,8 +157,8 @@ impl FileSystem for Files {
                 Ok(after)
             }
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
-                // First record the size after earlier writes that the client has not reported. Otherwise the mgr later
-                // treats these writes as a change after this SETATTR, with a later mtime.
+                // First record the size after the client's earlier, unreported writes. Otherwise the mgr later treats
+                // these writes as newer than this SETATTR, and replaces the mtime that this SETATTR sets.
                 self.0.attrs(ctx, file).await?;
                 self.0.set_attributes(ctx, file, &set, opened).await
             }
@@ -245,8 +245,8 @@ impl FileSystem for Files {
         };
         match made {
             Ok(made) => {
-                // A repeated exclusive create finds the file that the first create made. The directory is then
-                // unchanged.
+                // A client may repeat an exclusive create whose reply was lost. The file of the first attempt then
+                // exists, and the directory stays unchanged.
                 if made.created && made.dir.before != made.dir.after {
                     self.0.intents.made(made.file.attrs.id, unsynced.then_some(ctx.client));
                 } else if !(made.created && unsynced) {

@@ -196,7 +196,7 @@ impl Service for Gateway {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
             (admin::PROGRAM, admin::LOCAL_SOCKET | admin::LOCAL_SOCKET_TO_ADMINISTER) => limits::REPLY_SMALL,
-            // A reply of the admin program lists daemons, counters or findings, so it may be as long as one RPC record.
+            // A reply of the admin program lists daemons, counters or findings, so let it be as long as one RPC record.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,
         }

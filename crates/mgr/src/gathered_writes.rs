@@ -44,16 +44,16 @@ struct Inner {
 #[derive(Debug)]
 struct Held {
     gather: Gather,
-    /// Numbers of the clients that wrote the held bytes.
+    /// Ids of the clients that wrote the held bytes.
     writers: BTreeSet<u64>,
     /// Locked while bytes of the file are in flight to the iods.
     lane: Arc<tokio::sync::Mutex<()>>,
-    /// When the mgr must send the held bytes of the file to the iods, as in `Inner::due`.
+    /// When the mgr must send the held bytes of the file to the iods. The set `Inner::due` contains the same time.
     due: Option<Duration>,
     bytes: usize,
 }
 
-/// Held bytes of a file that the mgr could not write and has discarded.
+/// The error of a failed flush of one file: the mgr could not write the held bytes, and has discarded them.
 #[derive(Debug)]
 struct Failed {
     why: Status,
@@ -61,7 +61,7 @@ struct Failed {
     unreported: BTreeSet<u64>,
 }
 
-/// A small write that the mgr may hold.
+/// A small write that the mgr may hold in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small<'a> {
     pub(crate) client: u64,
@@ -150,9 +150,8 @@ impl GatheredWrites {
         self.inner().files.get(&file).is_some_and(|held| held.gather.meets(part))
     }
 
-    /// Removes the held bytes of a range of a file, so that the caller can write them to the iods. First waits until
-    /// earlier bytes of the file in flight have arrived at the iods. Returns `None` if the mgr holds no bytes of this
-    /// range.
+    /// Removes the held bytes of a range of a file, so that the caller can write them to the iods. First waits until an
+    /// earlier flush of the file has ended. Returns `None` if the mgr holds no bytes of this range.
     pub(crate) async fn begin_flush(&self, file: FileId, part: Part) -> Option<Flush<'_>> {
         let lane = {
             let inner = self.inner();
@@ -165,8 +164,8 @@ impl GatheredWrites {
         Some(Flush { gathered: self, file, runs, outcome: None, _turn: turn })
     }
 
-    /// Returns up to `most` files whose held bytes are due. If the caller does not write these bytes, they are due
-    /// again after [`AGAIN`].
+    /// Returns up to `most` files whose held bytes the mgr must send to the iods now. If the caller does not send these
+    /// bytes, later calls return these files again, after [`AGAIN`].
     pub(crate) fn due(&self, most: usize) -> Vec<FileId> {
         let (now, mut inner) = (self.now(), self.inner());
         let due: Vec<_> = inner.due.iter().take_while(|(due, _)| *due <= now).take(most).copied().collect();
@@ -255,8 +254,8 @@ impl Inner {
     fn fail(&mut self, file: FileId, why: Status) {
         let Some(held) = self.files.get(&file) else { return };
         let unreported = held.writers.clone();
-        // Discard the recorded error of one file to limit the memory. The clients of this file notice the loss by the
-        // changed write verifier.
+        // When too many files have a recorded error, forget the error of one of these files. The clients of this file
+        // still notice the lost bytes, because the write verifier has changed.
         if self.failed.len() >= GATHER_FAILED_MAX {
             self.failed.pop_first();
         }
@@ -285,22 +284,22 @@ impl Drop for GatheringBlock<'_> {
     }
 }
 
-/// Gathered bytes in flight to the iods. If this value is dropped before the outcome is recorded, the mgr holds the
-/// bytes again.
+/// Gathered bytes in flight to the iods. If this value is dropped before the outcome of the flush is recorded, the mgr
+/// holds the bytes in memory again.
 #[derive(Debug)]
 pub(crate) struct Flush<'a> {
     gathered: &'a GatheredWrites,
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Guard of the file's `lane`. The next flush of the file can start when this guard is dropped. Rust drops fields
-    /// in the order of their declaration, so keep the guard last.
+    /// Guard of the file's `lane`: the next flush of the file can start when this guard is dropped. The guard is the
+    /// last field, because Rust drops fields in the order of their declaration.
     _turn: OwnedMutexGuard<()>,
 }
 
 impl Flush<'_> {
-    /// Records the outcome of the flush: the bytes have arrived at the iods, or the mgr discards them because of this
-    /// error.
+    /// Records the outcome of the flush. After `Ok`, the bytes have arrived at the iods. After an error, the mgr
+    /// discards the bytes, and later reports this error to the clients that wrote them.
     pub(crate) fn end(mut self, outcome: Result<(), Status>) {
         self.outcome = Some(outcome);
     }

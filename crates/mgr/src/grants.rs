@@ -17,13 +17,13 @@ pub(crate) struct Grants {
 /// What the mgr knows of a client with a write layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Grant {
-    /// Whether the client has reported by LAYOUTCOMMIT all its writes since it got the layout.
+    /// Whether the client has reported by LAYOUTCOMMIT all its writes since it got this write layout.
     committed: bool,
-    /// Whether the layout is of a type for kernel clients. A kernel client does not report bytes that a data server has
-    /// made durable with the write itself.
+    /// Whether this write layout is of a type for kernel clients. A kernel client sends no LAYOUTCOMMIT for a WRITE
+    /// that a data server has made durable at once (FILE_SYNC).
     silent: bool,
-    /// Whether another client has truncated the file since this client got the layout. The truncation may have removed
-    /// parts of a write in flight.
+    /// Whether another client has truncated the file since this client got this write layout. The truncation may have
+    /// removed parts of a write in flight.
     truncated: bool,
 }
 
@@ -52,8 +52,8 @@ impl Grants {
     }
 
     /// Returns whether no client other than this one holds a layout of the file. This client itself may hold a native
-    /// layout, because Weir's own client keeps its requests on the direct path and on the mgr path in order. It may
-    /// hold no layout of a type for kernel clients.
+    /// layout, because Weir's own client orders its requests on the direct path and its requests on the mgr path. But
+    /// this client may hold no layout of a type for kernel clients.
     pub(crate) fn all_come_here(&self, file: FileId, client: u64) -> bool {
         let writes = self.map().get(&file).is_none_or(|all| all.iter().all(|(c, grant)| *c == client && !grant.silent));
         writes && self.readers().get(&file).is_none_or(|all| all.iter().all(|(c, foreign)| *c == client && !foreign))

@@ -14,7 +14,8 @@ const SIGNED_LEN: usize = 4 + 16 + 8 + 8;
 const LEN: usize = SIGNED_LEN + 16;
 const _: () = assert!(LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The content of a filehandle: the file, and the export and epoch through which the client reached it.
+/// The content of a filehandle: the file, the export through which the client reached the file, and the epoch of this
+/// export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) file: FileId,

@@ -53,7 +53,7 @@ struct Inner {
 /// A truncation of a file that some of its objects may not have executed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Truncation {
-    /// The namespace has stored this size of the file in bytes, and the intent of the truncation.
+    /// The namespace has stored this new size of the file (in bytes), and the intent to truncate the objects to it.
     To(u64),
     /// The task that requested the truncation was cancelled before the namespace confirmed or refused the intent. So
     /// the mgr does not know whether the intent is stored.
@@ -63,7 +63,7 @@ pub(crate) enum Truncation {
 /// For a file with the intent `Written`: which clients may have written the file without a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
-    /// The possible writers are clients of this start of the mgr. Some of them may still write.
+    /// Clients of this start of the mgr may have written without a report. They may still write, and report later.
     Active,
     /// The mgr can no longer get a report from some writers. The writes of these clients may still be in flight.
     Unfenced,
@@ -102,7 +102,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Records that the write is complete: the namespace has the size of the file after the write.
+    /// Records that the write is complete, and that the namespace has the size of the file after this write.
     pub(crate) fn done(mut self) {
         self.whole = true;
     }
@@ -127,7 +127,8 @@ impl Drop for Writing<'_> {
 }
 
 impl Inner {
-    /// Records a failure of the file, so that the mgr ignores size measurements that began before the failure.
+    /// Gives the file the next failure number, so that the mgr ignores size measurements that began before this
+    /// failure.
     fn failed(&mut self, file: FileId) {
         if self.written.contains_key(&file) {
             self.last_failure += 1;
@@ -227,13 +228,13 @@ impl Intents {
             Ok(found) if self.inner().unsynced.get(&found.id).is_some_and(|made| !made.settled) => {
                 self.settle(found.id).await
             }
-            // A later change has removed the name. The change follows the creation of the file in the log, so the
-            // creation is durable.
+            // The creation is durable already, or a later change has removed the name. In both cases there is nothing
+            // to wait for.
             _ => Ok(()),
         }
     }
 
-    /// Stores the intent that a client is about to write the file, durably. The caller keeps the returned [`Writing`]
+    /// Durably stores the intent `Written`, before a client writes the file. The caller keeps the returned [`Writing`]
     /// until the namespace has the new size, or until the layout grant is recorded.
     pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
         *self.inner().writers.entry(file).or_default() += 1;
@@ -252,8 +253,8 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let reported = written.map(|written| match written {
                 Written::Reported => *written = Written::Active,
-                // The intent is stored already, and some earlier writers have not reported their writes. So leave the
-                // state unchanged.
+                // The store has this intent already, because some earlier writers have not reported their writes. So
+                // change nothing.
                 Written::Unfenced | Written::Fenced | Written::Active => {}
             });
             reported.is_some()
@@ -294,8 +295,9 @@ impl Intents {
     }
 
     /// Records that all iods of the file have reported its size since the failure with number `failure`. The
-    /// measurement does not count if another failure followed, because the mgr may have queried some iod too early. Nor
-    /// does it count while unfenced writes may be in flight. In both cases the mgr measures the file again.
+    /// measurement does not count if another failure followed, because the mgr may have queried some iods before that
+    /// failure. Nor does it count while unfenced writes may be in flight. In both cases the mgr measures the file
+    /// again.
     pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         if inner.failures.get(&file).copied() == failure && inner.known(file, held) {
@@ -347,7 +349,8 @@ impl Intents {
     }
 
     /// Does the same as [`Self::covered`] for a fence that the mgr made after the failure with number `failure`. Does
-    /// nothing if another failure followed, because that failed write may carry the new generation.
+    /// nothing if another failure followed: the write that failed then may carry the new generation, so the fence does
+    /// not stop it.
     pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
         let mut inner = self.inner();
         if failure.is_some()
@@ -399,8 +402,8 @@ impl Intents {
         files
     }
 
-    /// Records that the caller is about to store the intent of a truncation. Until the caller records the outcome, no
-    /// operation may extend the file. The caller holds the file's lock.
+    /// Records that the caller is about to store the intent of a truncation. Until the caller records the outcome of
+    /// storing it, no operation may extend the file. The caller holds the file's lock.
     pub(crate) fn truncating(&self, file: FileId) {
         self.inner().truncations.insert(file, Truncation::Unknown);
     }
@@ -582,8 +585,8 @@ mod tests {
         assert!(!intents.has_lost_writers(file) && intents.is_unreported(file));
         intents.reported(file, || false);
         assert!(!intents.is_unreported(file));
-        // After `forget`, neither the intent nor its failure number exists. So a measurement that began before `forget`
-        // does not count for the next intent.
+        // `forget` removes the intent and the failure number of the file. So a measurement that began before `forget`
+        // does not count for a later intent.
         intents.abandoned(file, false);
         let begun = intents.last_failure(file);
         intents.measured(file, begun, || false);
@@ -713,8 +716,8 @@ mod tests {
         intents.covered(file);
         measure();
         assert!(intents.has_lost_writers(file) && !intents.is_unfenced(file), "an iod may still execute the write");
-        // Before the first fence is done, another write fails. This write carries the new generation, so the fence does
-        // not refuse it.
+        // Before the first fence is done, another write fails. This write carries the new generation, so this fence
+        // does not make the iods refuse the write.
         drop(intents.writing(file).await.unwrap());
         intents.finish_fence(file, Generation(5));
         measure();

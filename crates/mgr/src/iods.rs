@@ -164,7 +164,7 @@ impl Iods {
             state.members.insert(member.registered.number, member);
         }
         // Until an iod has accepted a claim of this start of the mgr, the metadata store may be an older copy. An older
-        // copy must not allocate inode numbers that a later state has used.
+        // copy must not allocate inode numbers that a later state has used, so the store allocates none until then.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot {
             address,
@@ -203,8 +203,8 @@ impl Iods {
         }
         let tried = async {
             for slot in &self.slots {
-                // The wait for a change of `connection` cannot fail, because `self` owns the sender of this watch
-                // channel.
+                // This wait cannot fail: it fails only after the sender of `connection` is dropped, and `self` owns
+                // this sender.
                 let _ = slot.connection.subscribe().wait_for(|connection| *connection != ConnectionState::New).await;
             }
         };

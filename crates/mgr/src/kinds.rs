@@ -88,7 +88,7 @@ pub(crate) struct Stripes {
 pub(crate) enum Unusable {
     /// This version has no stored kind with this number.
     Unknown(u32),
-    /// The stored kind cannot decode the layout record. The text says why.
+    /// The stored kind cannot decode the layout record, for the reason in this text.
     Damaged(String),
 }
 
@@ -112,8 +112,8 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
     /// Makes the layout record of a new file. Fails with `Delay` while too few iods are up.
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status>;
 
-    /// Decodes a layout record, and returns the objects that the record names for requests to them. Sends no request to
-    /// an iod.
+    /// Decodes a layout record, and returns the objects that the record names, ready for requests to these objects.
+    /// Sends no request to an iod.
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable>;
 
     /// Returns the iods that a layout record names, and for each iod its object. Returns `None` if the record cannot be
@@ -185,8 +185,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// file may also cause this error.
     async fn read(&self, range: ByteRange) -> Result<Segments, Status>;
 
-    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part of the
-    /// bytes may be written.
+    /// Writes the byte ranges `runs`, which are in file order and end below the largest file size. After a failure, any
+    /// part of the bytes may be written.
     async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status>;
 
     /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of these writes were lost.
@@ -208,8 +208,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// is reserved in it.
     async fn reserve(&self, range: ByteRange) -> Result<(), Status>;
 
-    /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
-    /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
+    /// Returns the first offset of the file at or after `offset` that has data or that lies in a hole (`content` says
+    /// which of both), whatever the size of the file. Returns `None` if no data follow. Bytes that no object holds are
+    /// a hole.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
     /// Returns the end of the file according to its objects on the iods that reply.
@@ -332,9 +333,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. All copies must have the same length, up to the size of the file. If bytes are in only
-    /// one copy, no client has received a reply that says that they are durable, but a reader may have seen these
-    /// bytes.
+    /// client writes the file. Up to the size of the file, all copies must have the same length. No client was told
+    /// that bytes in only one copy are durable, but a reader may have seen these bytes.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))
@@ -362,9 +362,9 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the `layouttype4` number of the type.
     fn number(&self) -> u32;
 
-    /// Returns whether the type is for kernel clients, and not for Weir's own client. A kernel client does not report
-    /// bytes that a data server has made durable with the write itself. Without a layout, a kernel client uses the mgr
-    /// path.
+    /// Returns whether the type is for kernel clients, and not for Weir's own client. A kernel client sends no
+    /// LAYOUTCOMMIT for a WRITE that a data server has made durable at once (FILE_SYNC). Without a layout, a kernel
+    /// client uses the mgr path.
     fn is_for_kernels(&self) -> bool;
 
     /// Returns whether an export with this setting offers the layout type.
@@ -447,8 +447,8 @@ impl Grant<'_> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }
 
-    /// Returns a function that signs a data server's filehandle of an object, and the random number of the layout
-    /// grant. The argument of the function is the index of the object among the objects of all copies.
+    /// Returns a function that signs the filehandle of an object at its data server, and the random number of the
+    /// layout grant. The function takes the index of the object among the objects of all copies.
     fn data_handles(&self) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
         let (cluster, rights) = (self.iods.cluster(), self.rights);
         let object = (self.file.object(), self.generation);

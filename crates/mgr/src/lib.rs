@@ -1,5 +1,5 @@
-//! The metadata server (mgr): it connects NFS, the namespace and layouts to the network, and reads and writes on the
-//! iods for clients without layouts.
+//! The metadata server (mgr): it serves the namespace and layouts over NFS, and reads and writes on the iods for
+//! clients without layouts.
 //!
 //! [`format()`] creates a file system, and [`Mgr::start`] serves it.
 

@@ -1,5 +1,5 @@
-//! File locks inside the mgr: one shared or exclusive lock for each file. By the exclusive lock, a truncation excludes
-//! writes and size updates.
+//! File locks inside the mgr: one shared or exclusive lock for each file. A truncation takes the exclusive lock, which
+//! excludes writes and size updates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

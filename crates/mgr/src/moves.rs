@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The moves in progress, by file.
+/// The moves of files to new objects that are in progress, by file.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     inner: Mutex<Inner>,
-    /// Number of layout swaps since the start of the mgr: each gives a file new objects.
+    /// Number of layout swaps since the start of the mgr. Each layout swap gives a file new objects.
     swapped: AtomicU64,
-    /// Notified when a move is over, because the move may have left unused objects.
+    /// Notified when a move of a file has ended, because the move may have left unused objects.
     pub(crate) ended: Notify,
 }
 
@@ -73,9 +73,8 @@ impl Moves {
         self.inner().granting.contains_key(&file)
     }
 
-    /// Returns `Delay` while a move forbids changes of the file, so that a request that changes the file fails at once.
-    /// Requests that need only the file's lock wait for the lock instead, because earlier changes of their clients may
-    /// be in progress.
+    /// Returns `Delay` while a move forbids changes of the file. The client's request then fails at once, instead of
+    /// waiting for the lock of the file until the move ends.
     pub(crate) fn check_changes(&self, file: FileId) -> Result<(), Status> {
         if self.inner().files.get(&file) == Some(&Stage::Closed) { Err(Status::Delay) } else { Ok(()) }
     }

@@ -118,8 +118,9 @@ impl<'a> Objects<'a> {
     /// Calls a procedure that changes no bytes of an object.
     ///
     /// If the iod refuses the call because of a newer fence, the mgr repeats the call with the newer generation. A
-    /// fence does not concern the mgr itself. The mgr does not repeat calls that change bytes, because the fence may
-    /// concern the client of the request. The client gets `Delay`, and has to send its request again.
+    /// fence is against clients, and not against the mgr. The mgr does not repeat calls that change bytes, because the
+    /// fence may be against the client whose request the mgr executes. This client gets `Delay`, and has to send its
+    /// request again.
     async fn ask<A: Xdr, R: Xdr>(
         &self,
         link: &Link,

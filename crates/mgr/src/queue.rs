@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-/// Weight of a new sample in the moving average: the average changes by a quarter of its difference to the sample.
+/// Divisor of the moving average: a new sample moves the average by a quarter of their difference.
 const WEIGHT: u32 = 4;
-/// Age of the last sample at which the average counts as zero.
+/// If the last sample of an average is at least this old, the average counts as zero.
 const OLD: Duration = Duration::from_secs(1);
 /// Shortest interval between two probe tasks, which measure how long a new task waits for a thread. Each probe task
 /// wakes one more thread, which is needless if no request waits.
@@ -61,7 +61,7 @@ impl Queue {
         self.unread.add(now, wait.min(OLD * 60));
     }
 
-    /// Returns how long a request waits now: the sum of both averages.
+    /// Returns how long a request waits now: the sum of the averages `read` and `unread`.
     pub(crate) fn delay(&self, now: Duration) -> Duration {
         self.read.at(now) + self.unread.at(now)
     }

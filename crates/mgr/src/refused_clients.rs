@@ -26,7 +26,7 @@ pub(crate) enum RefusedRequest {
     Port,
 }
 
-/// For each of the three reasons: when the mgr last logged a refusal.
+/// For each of the three reasons to refuse a request: when the mgr last logged a refusal for this reason.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedClients([Mutex<Option<Instant>>; 3]);
 

@@ -75,8 +75,8 @@ impl Rights {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the mgr grants a process of the user `uid` a right to a file that is valid until `until`, in Unix
-    /// seconds.
+    /// Records that the mgr grants a process of the user `uid` a right to a file. The right is valid until `until`, in
+    /// Unix seconds.
     pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
         let mut table = self.table();
         if table.files.len() >= table.look_at.max(1024) && !table.files.contains_key(&file) {
@@ -263,7 +263,7 @@ mod tests {
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
         assert!(rights.table().files.len() < FILES_MAX);
         assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
-        // Expired rights are removed, so the table is not full and is not cleared.
+        // The table drops expired rights, so it does not become full, and the mgr does not clear it.
         let rights = Rights::new(FILE, 0);
         (0..FILES_MAX as u64 * 2).for_each(|n| rights.give(FileId(1 << 32 | n), 7, n, n + 500));
         assert!(!rights.to_end(&before, &after, FILES_MAX as u64 * 2).file);

@@ -17,8 +17,8 @@ use types::limits::SPACE_KNOWN_MAX;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a caller waits for the result of a query that another caller has sent to the iods.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a caller waits for a query if a caller has waited without success in the last [`REST`]. The wait is short,
-/// so that `ls -l` of many files on an iod that does not reply still completes.
+/// How long a caller waits for a query if some caller has waited for a query in vain within the last [`REST`]. The wait
+/// is short, so that `ls -l` of many files on an iod that does not reply still completes.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
 /// Time after a failed query until the mgr queries the iods for the same file again.
 const REST: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ impl Space {
     }
 
     /// Records the result of a query for a file. `change` is the change attribute of the file before the query. `used`
-    /// is `None` if the iods did not reply.
+    /// is the allocated space in bytes, or `None` if the iods did not reply.
     pub(crate) fn learnt(&self, file: FileId, change: u64, used: Option<u64>) {
         self.known().learnt(file, change, used, self.begun.elapsed());
         self.answered.notify_waiters();
@@ -69,11 +69,12 @@ pub(crate) enum Next {
     Tell(Option<u64>),
     /// The caller must query the iods, and record the result with [`Space::learnt`].
     Ask,
-    /// The caller must wait for at most this long, because another caller has queried the iods.
+    /// Another caller has queried the iods. The caller must wait for the result of this query, for at most this long.
     Wait(Duration),
 }
 
-/// The cache entry of one file: its last reported allocated space, and the query for it.
+/// The cache entry of one file: the last reported allocated space of the file, and the state of the queries for this
+/// space.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     last: Option<Answer>,
@@ -91,17 +92,16 @@ struct Answer {
     at: Duration,
 }
 
-/// The content of the cache, behind the lock. Every method takes the current time as an argument, so that tests can
-/// choose the time.
+/// The content of the cache. Every method takes the current time as an argument, so that tests can choose the time.
 #[derive(Debug, Default)]
 struct Known {
-    /// The entries, in two generations for eviction. `young` has the entries that callers used most recently, and `old`
-    /// has the entries that callers used before these.
+    /// The cache entries of files, in two generations for eviction. `young` has the entries that callers used most
+    /// recently, and `old` has the entries that callers used before these.
     young: BTreeMap<FileId, One>,
     old: BTreeMap<FileId, One>,
-    /// Number of queries in flight.
+    /// Number of queries in flight to the iods.
     asking: usize,
-    /// When a caller last waited for a query without success.
+    /// When a caller last waited in vain for the result of a query to the iods.
     silence: Option<Duration>,
 }
 
@@ -176,9 +176,9 @@ mod tests {
         Step::Pass(REST),
     ];
 
-    /// Checks every history of six events. At most one query is in flight for the file. No query follows sooner than
-    /// [`REST`] after a failure. The cache always returns the last reported value. While the iods reply, this value is
-    /// never older than the last change of the file.
+    /// Checks every history of six events. At most one query is in flight for the file, and no query follows a failed
+    /// query sooner than [`REST`]. The cache always returns the last reported value. While the iods reply, this value
+    /// is never older than the last change of the file.
     #[test]
     fn iods_are_asked_only_when_needed_and_the_answer_includes_all_known_space() {
         const LEN: u32 = 6;

@@ -15,11 +15,12 @@ use types::{FileId, Status, StoreId};
 
 /// Name of the metadata store file in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the identity of the store. Only a restored store has this record: a restore makes a new log, and the
-/// identity of this log is not the identity of the store.
+/// Registry key of the identity of the store. Only a restored store has this record, because a restore makes a new
+/// batch log. Every other store has the identity of its batch log.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a store recovered
-/// from an older copy has this record, because such a store does not have all files of the later state.
+/// Registry key of an inode number. The mgr keeps objects with a lower inode number even if their file does not exist.
+/// Only a store recovered from an older copy has this record, because such a store does not have all files of the later
+/// state.
 const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the epoch: the number of starts of the mgr on this store.
 const EPOCH: &[u8] = b"mgr/epoch";
@@ -69,8 +70,8 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
-    // Change the modes only now that `dir` contains a store. If the creation fails, `dir` may be a directory of other
-    // programs.
+    // Change the modes only now that the creation of the store has succeeded. Before that, `dir` could be a directory
+    // of other programs.
     narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))
@@ -113,13 +114,13 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Records the identity of a restored store durably, because the new log of the store has an identity of its own.
+/// Records the identity of a restored store durably, because the new batch log of the store has an identity of its own.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }
 
-/// Returns the inode number below which the mgr deletes no object without a file. `weir fsck` lists the objects that
-/// the mgr keeps.
+/// Returns the inode number below which the mgr keeps objects even if their file does not exist. `weir fsck` lists
+/// these objects.
 pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Status> {
     match namespace.registry(KEEP)? {
         None => Ok(FileId(0)),
@@ -127,7 +128,8 @@ pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Stat
     }
 }
 
-/// Records an inode number durably: the mgr deletes no object without a file below this number from now on.
+/// Durably records an inode number. From now on, the mgr keeps objects with a lower inode number even if their file
+/// does not exist.
 pub(crate) async fn keep_unknown_below(namespace: &Namespace<Embedded>, first: FileId) -> Result<(), Status> {
     let value = Bytes::copy_from_slice(&first.0.to_be_bytes());
     namespace.registry_put(now(), KEEP, Some(&value)).await

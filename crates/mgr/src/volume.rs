@@ -48,11 +48,11 @@ use xdr::Xdr;
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) namespace: Arc<Namespace<Embedded>>,
-    /// A number that changes when the host may have lost power. Changes that were not durable before the power failure
-    /// may be lost.
+    /// A number that changes when the host may have lost power. Changes of files that were not durable before the power
+    /// failure may be lost.
     pub(crate) boot: u64,
-    /// Inode number below which the mgr deletes no object without a file. A recovered older copy of the store may not
-    /// have the files below this number.
+    /// Inode number below which the mgr keeps objects even if their file does not exist. A recovered older copy of the
+    /// store may lack files with such inode numbers.
     pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
     pub(crate) kinds: Arc<Kinds>,
@@ -114,8 +114,8 @@ impl Volume {
         }
     }
 
-    /// Returns the namespace in the mode that the client requested: its changes either wait until they are durable, or
-    /// do not wait.
+    /// Returns the namespace in the mode that the client requested: each change either waits until it is durable, or
+    /// does not wait.
     pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
         if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
     }
@@ -140,8 +140,8 @@ impl Volume {
         self.stored(info.into(), info.layout.as_ref())
     }
 
-    /// Returns the objects that `layout` names; `None` if the layout record has only a policy, or its objects do not
-    /// have the bytes yet.
+    /// Returns the objects that `layout` names; `None` if the layout record has only a policy, or names objects that do
+    /// not have the bytes of the file yet.
     pub(crate) fn stored(&self, known: Known, layout: Option<&Layout>) -> Result<Option<Opened<'_>>, Status> {
         let layout = layout.filter(|layout| layout.is_final());
         layout.map(|layout| self.kinds.open(&self.iods, known, layout)).transpose()

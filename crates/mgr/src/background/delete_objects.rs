@@ -39,8 +39,8 @@ impl Job for DeleteObjects {
         tokio::select! {
             biased;
             () = self.volume.doomed.notified() => {}
-            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
-            // channel `came_up`.
+            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
+            // `volume` owns this sender.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN), if self.left => {}
         }

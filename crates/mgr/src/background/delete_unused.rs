@@ -52,8 +52,8 @@ impl Job for DeleteUnused {
         tokio::select! {
             biased;
             () = self.volume.moves.ended.notified() => {}
-            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
-            // channel `came_up`.
+            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
+            // `volume` owns this sender.
             _ = self.came_up.changed() => {}
             () = due => {}
         }
@@ -61,9 +61,9 @@ impl Job for DeleteUnused {
 
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
-        // If a move is cancelled while the store commits the record of its unused objects, the move ends before the job
-        // can read this record. So wait until the store has committed the record. Otherwise the job would sleep until
-        // the next move.
+        // A move that is cancelled while the store commits the record of its unused objects ends before this job can
+        // read the record. So wait until the record is committed. Otherwise the job would sleep until the next move
+        // ends.
         self.volume.namespace.settle().await?;
         self.next = walk(&self.volume, &mut self.seen).await?;
         Ok(())

@@ -16,7 +16,8 @@ const ORPHANS: usize = 256;
 
 pub(super) struct ExpireLeases {
     server: Arc<NfsServer>,
-    /// Whether the job has not made a pass yet. The first pass starts at once, without a wait for the interval.
+    /// Whether the job has made no pass yet. The first pass starts at once; each later pass starts one interval after
+    /// the pass before it.
     first: bool,
 }
 

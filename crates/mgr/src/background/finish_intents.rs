@@ -13,12 +13,14 @@ use types::{FileId, Status};
 
 /// Interval between two passes over the intents. The next pass starts earlier if an iod connects.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Largest number of files for which the mgr remembers that it has logged a failure, so that it logs each failure once.
+/// Largest number of files for which the mgr remembers that it has logged a failure to complete an intent. It logs such
+/// a failure once for each file.
 const TOLD_MAX: usize = 4096;
-/// Number of files whose size the mgr measures at a time. A measurement may have to fence the file first, which takes a
-/// flush on each iod of the file.
+/// Number of files whose size the mgr measures at a time. Before a measurement, the mgr may have to fence the file,
+/// which takes a flush on each iod of the file.
 const AT_ONCE: usize = 16;
-/// How long the mgr collects completed intents, so that it removes many of them from the store in one batch.
+/// After an intent is complete, how long the mgr waits for more completed intents, to remove all of them from the store
+/// in one batch.
 const GATHER: Duration = Duration::from_millis(200);
 
 /// The job that removes the intents of completed work from the metadata store.
@@ -64,8 +66,8 @@ impl Job for FinishIntents {
 
     async fn due(&mut self) {
         tokio::select! {
-            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
-            // channel `came_up`.
+            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
+            // `volume` owns this sender.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }
@@ -86,8 +88,9 @@ impl Job for FinishIntents {
             let measure = |file| {
                 let (server, volume) = (&*server, &*volume);
                 async move {
-                    // A client with a write layout may still write, and reports the size itself. Do not measure the
-                    // file, because other clients must not see a size before this report.
+                    // A client that has the file open or holds a write layout may still write, and later reports the
+                    // size itself. Do not measure the file, because other clients must not see the new size before this
+                    // client reports it.
                     let may_tell = in_use(server, file) || volume.grants.written(file);
                     let outcome = if may_tell { Ok(()) } else { volume.measure_for_good(file).await };
                     (file, outcome)

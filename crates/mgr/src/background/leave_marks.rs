@@ -1,5 +1,5 @@
 //! Marks: random numbers that the mgr stores on every iod. This background job stores a new mark every ten minutes
-//! while files change, and after a step of this host's clock.
+//! while files change, and after the clock of this host was set.
 //!
 //! An iod refuses a metadata store that does not have the mark of the iod in its records. With each mark, the iod also
 //! gets the time of this host, by which the iod checks whether a capability has expired.
@@ -14,11 +14,11 @@ use types::Status;
 
 /// Interval at which the job checks whether it must store a new mark.
 const LOOK: Duration = Duration::from_secs(10);
-/// Smallest step of this host's clock, in seconds, after which the mgr sends its time to the iods again. The step is
-/// far shorter than the lifetime of a capability.
+/// If the clock of this host was changed by at least this many seconds, the mgr sends its time to the iods again. This
+/// time is far shorter than the lifetime of a capability.
 const CLOCK_OFF: u64 = 10;
-/// Number of [`LOOK`] intervals between new marks while files change. The iods detect only a copy of the store that is
-/// older than the last mark.
+/// Number of [`LOOK`] intervals between new marks while files change. The iods detect an older copy of the store only
+/// if the copy is from before the last mark.
 const EVERY: u32 = 60;
 
 pub(super) struct LeaveMarks {

@@ -28,8 +28,8 @@ impl Job for ListenToDataServers {
     }
 
     async fn due(&mut self) {
-        // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch channel
-        // `came_up`.
+        // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
+        // `volume` owns this sender.
         let _ = self.came_up.changed().await;
     }
 

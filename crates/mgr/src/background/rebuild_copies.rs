@@ -52,8 +52,8 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
-            // channel `came_up`.
+            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
+            // `volume` owns this sender.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}
@@ -84,7 +84,8 @@ impl Job for RebuildCopies {
     }
 
     fn failed(&mut self, error: Status) {
-        // `Delay` means that more repairs are postponed than the job can remember. This is no error, so do not log it.
+        // `Delay` means that more repairs are postponed than the job can remember. The job then checks all files again,
+        // so do not log an error.
         if error != Status::Delay {
             tracing::warn!("cannot check the copies of all files: {error}");
         }
@@ -149,12 +150,13 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
     let mut outcome = Ok(());
     while let Some(from) = after {
         let begun = Instant::now();
-        // Do not report progress at the first page of files: the page takes almost no time, and a small file system has
-        // no second page.
+        // Report no progress during the first page of files: a small file system has only this page, and one page takes
+        // almost no time.
         volume.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
         let (files, next) = volume.namespace.files_after(from, PAGE)?;
         after = next;
-        // Before the files of this page, repair the damage that reads have found since the previous page.
+        // Before the check of this page of files, repair the damage that reads have found during the check of the
+        // previous page.
         for (file, suspects) in retry(volume, volume.damaged.take()).await {
             remember(left.entry(file).or_default(), &suspects);
         }
@@ -167,8 +169,8 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
                 outcome = Err(Status::Delay);
             }
         }
-        // Requests of clients have priority over the check, so the job sleeps. After a repair it sleeps less than after
-        // a check without a repair, because a file with only one intact copy is at risk.
+        // Sleep between two pages of files, so that the iods have time for the requests of clients. Sleep less after a
+        // page with a repair, because a file with only one intact copy is at risk.
         let rest = if looked.iter().any(|(_, looked)| *looked == CopiesResult::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }

@@ -273,7 +273,8 @@ fn heal(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) {
     }
 }
 
-/// Counts the objects on the iods of the scrub and the bytes of these objects, as totals for the progress report.
+/// Counts the objects on the iods that the scrub reads, and the bytes of these objects, as totals for the progress
+/// report.
 async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status> {
     let (mut objects, mut bytes) = (0, 0);
     for iod in iods {

@@ -14,8 +14,8 @@ impl Job for SendCallbacks {
         SendCallbacks(context.server.clone())
     }
 
-    /// The job has one pass, which starts at once and never ends. In this pass, the NFS server waits for callbacks to
-    /// send.
+    /// The job has one pass, which starts at once and never ends. In this pass, the NFS server sends all queued
+    /// callbacks, and waits for further callbacks.
     async fn due(&mut self) {}
 
     async fn pass(&mut self) -> Result<(), Status> {

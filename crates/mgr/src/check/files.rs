@@ -60,7 +60,8 @@ impl Check {
         Ok(())
     }
 
-    /// Repairs the copies of a file if the file has more than one copy, and reports the finding with the outcome.
+    /// Repairs the copies of a file if the file has more than one copy, and reports the finding with the outcome of the
+    /// repair.
     async fn repair_file(&mut self, finding: Finding) -> Checked {
         let outcome = match finding.inode {
             Some(file) if Kind::is_of_a_copy(&finding.code) => {
@@ -90,7 +91,7 @@ impl Check {
                 Some(now) => file = now,
             }
         }
-        // A file that changed at every try is in use. A client that uses the file finds the damage itself, so report
+        // A file that changed at every try is in use. A client that uses the file meets any damage itself, so report
         // nothing.
         Ok(FileResult::Fine)
     }

@@ -19,7 +19,7 @@ const WAITING: usize = 256;
 const REGISTRY_MAX: usize = 1 << 17;
 
 impl Check {
-    /// Checks the invariants between names, inodes and the lists of the namespace.
+    /// Checks the invariants between names, inodes and the lists of the namespace, such as the orphan list.
     pub(super) async fn names(&mut self) -> Checked {
         let files = self.volume.namespace.files().unwrap_or(0);
         self.begin("names and inodes", 0).await?;

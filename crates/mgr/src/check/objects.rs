@@ -114,7 +114,7 @@ impl Check {
         self.mended(finding, removed.map(|()| true)).await
     }
 
-    /// Reports a problem with an object that a check never repairs.
+    /// Reports a problem of an object. A check never repairs problems of this kind.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
         let finding = kind.found(Some(entry.object.file), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }
@@ -200,8 +200,8 @@ impl Check {
         if entry.head == HeadState::Damaged {
             return Ok(Comparison::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
         }
-        // The mgr may be moving the bytes of an inline file to objects. The layout of the file then already names these
-        // objects.
+        // The mgr may be moving the bytes of an inline file to objects. The layout record of the file then already
+        // names these objects, so the objects belong to the file.
         let layout = file.layout.as_ref().filter(|layout| !layout.is_inline());
         let objects = layout.and_then(Layout::decided).map(|layout| {
             let layout = layout.map_err(|_| Status::Corrupt)?;

@@ -22,8 +22,7 @@ pub(super) struct Recorded {
     epoch: u32,
     /// For each exported directory: the lowest epoch of valid filehandles. The mgr refuses filehandles of regular files
     /// with a lower epoch, because the file may belong to another export now. The mgr raises the epoch of an export
-    /// when the export is new, and when a new export is configured below it. The epoch never falls, so that valid
-    /// filehandles stay the same.
+    /// when the export is new, and when a new export is configured below it. The epoch never falls.
     good_from: BTreeMap<FileId, u32>,
 }
 
@@ -45,7 +44,8 @@ impl Xdr for Recorded {
 }
 
 impl Recorded {
-    /// Returns the record for these exports, computed from the record of the previous start of the mgr.
+    /// Returns the record of exports for these exports, computed from the record that the previous start of the mgr
+    /// stored.
     ///
     /// A store without a record is new, or an older version of Weir has served it. Such a version sent clients
     /// filehandles of files in exports that the clients did not see. So if one export contains another, the mgr refuses
@@ -68,8 +68,8 @@ impl Recorded {
         })
     }
 
-    /// Returns the record after a start with these exports. New exports get a new epoch, and the record no longer
-    /// contains removed exports.
+    /// Returns the record of exports after a start of the mgr with these exports. New exports get a new epoch, and the
+    /// returned record does not contain removed exports.
     fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
         let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
         let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();
@@ -91,8 +91,8 @@ impl Recorded {
         Recorded { epoch: self.epoch, good_from }
     }
 
-    /// Returns the lowest version of the list of exports that a valid filehandle of an export may contain. The mgr
-    /// refuses filehandles with a lower version.
+    /// Returns the lowest export epoch that a valid filehandle of the exported directory `root` may contain. The mgr
+    /// refuses filehandles with a lower epoch.
     pub(super) fn good_from(&self, root: FileId) -> u32 {
         self.good_from.get(&root).copied().unwrap_or(0)
     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
-/// Longest time for which the mgr waits until it has tried all other configured iods, before it claims an iod. If one
-/// iod has refused the metadata store by then, the mgr claims no iod.
+/// Before the mgr claims an iod, it tries to connect to all other configured iods, and waits at most this long for
+/// them. If one of them refuses the metadata store, the mgr claims no iod.
 const OTHERS: Duration = Duration::from_secs(2);
 /// Time limit for an iod to reply with its claim. The iod may have died since its reply to HELLO, and the mgr claims
 /// other iods only after this reply.

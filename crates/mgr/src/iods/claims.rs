@@ -3,7 +3,7 @@
 //!
 //! A claim contains a mark, a random number. The mgr makes a new mark at each start, after each dump, and periodically
 //! while files change. The mgr records each mark in the store before any iod gets it. If the store does not have the
-//! mark of an iod, the mgr refuses the iod. Another store or a later state of this store has used such an iod.
+//! mark of an iod, another store or a later state of this store has used the iod, and the mgr refuses the iod.
 
 use super::sent_marks::ClaimLocks;
 use meta::{Embedded, Namespace};
@@ -17,7 +17,8 @@ const PREFIX: &[u8] = b"mgr/mark/";
 /// Number of unallocated inode numbers that a claim covers: far more than the store allocates between two checks for a
 /// new mark.
 const AHEAD: u64 = 1 << 24;
-/// When the store has more marks than this number, the mgr removes the oldest marks and keeps [`MARKS_KEPT`].
+/// When the store has more marks than this number, the mgr removes the oldest marks and keeps the newest [`MARKS_KEPT`]
+/// marks.
 const MARKS_MAX: usize = 512;
 const MARKS_KEPT: usize = 256;
 /// Largest number of marks that one read of the registry returns.
@@ -82,7 +83,7 @@ pub(super) fn judge(
     })
 }
 
-/// The registry record of a mark: the epoch in which the mgr made the mark, and the time.
+/// The registry record of a mark: the epoch (number of a start of the mgr) and the time at which the mgr made the mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mark {
     epoch: u32,

@@ -393,8 +393,8 @@ async fn call<R: Xdr>(
     arguments.encode(&mut out);
     let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), timeout).await;
     if let Err(Error::Timeout(_)) = &reply {
-        // After a timeout, the iod may still execute the request. Close the link, so that the next attempt uses new
-        // connections, which end the requests of the old ones.
+        // After a timeout, the iod may still execute the request. So close the link. When the mgr connects again, the
+        // iod stops executing requests of the old connections.
         connection.close();
     }
     let mut body = reply.map_err(CallError::Net)?.body;

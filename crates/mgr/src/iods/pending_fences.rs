@@ -1,5 +1,5 @@
-//! Fences for an iod that connects: the namespace has stored them as intents. The mgr sends them to the iod before it
-//! uses the iod for any request.
+//! Fences that an iod has not executed yet when it connects, stored as intents in the namespace. The mgr sends these
+//! fences to the iod before it uses the iod for any request.
 
 use super::Iods;
 use super::link::{Link, SILENT, within};
@@ -50,7 +50,8 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
     match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
         Ok(Nothing) => Ok(()),
         Err(Status::Delay) => Err(Status::Delay),
-        // Continue after this error: if the iod cannot fence an object, clients can neither read nor write the object.
+        // Continue after this error: an iod that cannot fence an object does not let clients read or write this object
+        // either.
         Err(e) => {
             tracing::error!(file = file.0, iod = %link.hello.iod, "cannot fence the objects of the file: {e}");
             Ok(())

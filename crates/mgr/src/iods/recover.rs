@@ -1,8 +1,8 @@
 //! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the store moves past every later
 //! state that the iods have recorded.
 //!
-//! The recovered store allocates no inode number that a later state may have allocated. The mgr deletes no object
-//! without a file that may belong to a file of a later state. `weir fsck` lists the objects that the mgr keeps.
+//! The recovered store allocates no inode number that a later state may have allocated. If the file of an object does
+//! not exist, but may exist in a later state, the mgr keeps the object. `weir fsck` lists the kept objects.
 
 use super::Iods;
 use super::claims::{Refusal, judge};
@@ -17,11 +17,11 @@ use wire::native::ClaimReply;
 /// What the mgr must take over into the recovered store from the claims and objects of its iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    /// The lowest inode number that no later state has allocated.
+    /// The lowest inode number that no later state of the store has allocated.
     first: u64,
     /// The largest epoch (number of a start of the mgr) in the claims of the iods.
     epoch: u32,
-    /// The marks (random numbers in claims) of later states, each with its epoch.
+    /// The marks (random numbers in claims) of later states of the store, each with its epoch.
     marks: Vec<(u64, u32)>,
 }
 

@@ -13,11 +13,12 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/given/";
 
-/// Largest number of marks that the mgr has sent to an iod without an acceptance of the iod. Only an iod that fails at
-/// every start of the mgr reaches this number.
+/// Largest number of marks that the mgr records for an iod after the last mark that this iod accepted. Only an iod that
+/// fails at every start of the mgr reaches this number.
 const SENT_MAX: usize = 256;
 
-/// The marks that the mgr has recorded for one iod. The iod has one of these marks. Mark 0 stands for no mark.
+/// The marks that the mgr has recorded for one iod. One of these marks is on the disk of the iod. Mark 0 stands for no
+/// mark.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct SentMarks {
     /// The mark that the iod accepted last.

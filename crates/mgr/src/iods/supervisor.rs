@@ -125,8 +125,8 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         let mut state = iods.state();
         let number = match state.numbers.get(&id) {
             Some(number) => *number,
-            // Allocate the iod number under the lock, so that no other iod that registers at the same time gets this
-            // number.
+            // Allocate the iod number while `state` is locked, so that two iods that register at the same time get
+            // different numbers.
             None => {
                 let free = (0..=u16::MAX).find(|n| !state.numbers.values().any(|taken| taken == n));
                 let number = free.ok_or(Status::NoSpc)?;

@@ -21,7 +21,7 @@ pub(crate) struct Verifiers {
     known: Mutex<BTreeMap<u16, Known>>,
 }
 
-/// What the mgr knows of an iod whose unstable writes may be lost.
+/// What the mgr knows of an iod: whether the iod may have lost unstable writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Known {
     /// The iod is up. It has lost no unstable writes as long as its replies contain this verifier.
@@ -49,8 +49,8 @@ impl Verifiers {
         }
         let mut hash = DefaultHasher::new();
         (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
-        // Also hash each verifier that differs from the recorded state of its iod. Otherwise an iod that has sent two
-        // verifiers, or has gone down since, looks like an iod that kept its bytes.
+        // Also hash each verifier of this request that differs from the recorded state of its iod. Otherwise an iod
+        // that has sent two different verifiers, or has gone down since, would look like an iod that has lost no bytes.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
         seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {

@@ -110,8 +110,8 @@ mod tests {
         assert_ne!(name_of(&[1, 3, 2]).0, id);
         let device = Device::from_bytes(&devices.address(id, KIND).unwrap()).unwrap();
         assert_eq!(device.servers, [1, 2, 3].map(|n| vec![address(n)]));
-        // An iod with a new address results in a new device. The old device id keeps its meaning, and a restarted mgr
-        // derives the same id.
+        // An iod with a new address results in a new device. The old device id still stands for the old address, and a
+        // restarted mgr derives the same id.
         let moved = [1, 2, 3].map(|n| if n == 2 { DataServer { run: server(2).run, ..server(9) } } else { server(n) });
         let (new, _) = name(&devices, &[1, 2, 3], moved.to_vec(), &key);
         assert_ne!(new, id);

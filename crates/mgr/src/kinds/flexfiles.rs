@@ -96,8 +96,8 @@ impl LayoutType for Flexfiles {
 
 /// Returns the device id for one data server.
 fn name(devices: &Devices, server: DataServer, key: &Key) -> [u8; 16] {
-    // Every kernel that supports this layout type uses NFSv4.1 with data servers, whichever version it uses with the
-    // mgr.
+    // Every kernel that supports this layout type uses NFSv4.1 with data servers, whichever NFS version it uses with
+    // the mgr.
     let size = PAYLOAD_MAX as u32;
     let version = Version { version: 4, minor: 1, read_size: size, write_size: size, tightly_coupled: true };
     let addresses = server.addresses.into_iter().map(net_address).collect();

@@ -34,7 +34,7 @@ struct Subject {
     mirrors: u32,
 }
 
-/// The stored kinds of this version, with the whole kind first, so that new files are of the whole kind.
+/// The stored kinds of this version, and before them the test kind `Whole`, so that new files are of this test kind.
 fn with_whole() -> Kinds {
     let mut kinds = Kinds::default();
     kinds.stored.insert(0, Box::new(whole::Whole));
@@ -351,8 +351,7 @@ async fn files_of_an_unregistered_kind_are_refused_and_reported() {
     let finding = findings.iter().find(|finding| finding.code == "layout-damaged").unwrap();
     assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
     assert!(finding.text.contains(&format!("kind {}, which is not known", whole::WHOLE)), "{finding:?}");
-    // The mgr that does not support the whole kind has removed nothing: a mgr that supports this kind can read the
-    // file.
+    // The mgr without the kind `Whole` has removed nothing: after a restart with this kind, the mgr can read the file.
     bench.subject.kinds = with_whole;
     bench.restart_mgr().await;
     assert!(bench.content(file).await.unwrap() == pattern(100, 1));

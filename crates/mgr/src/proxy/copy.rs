@@ -57,9 +57,9 @@ impl Objects<'_> {
         self.pull_from(from, &link, &job.extents, false).await
     }
 
-    /// Returns what another iod needs to copy bytes from an object of this file. Chooses the first reachable copy of
-    /// the object that has the bytes below `end`. Returns `None` if no copy has these bytes. The caller then reads the
-    /// bytes on the mgr path, and gets the error of this read.
+    /// Returns the capability and addresses with which another iod can copy bytes from an object of this file. Chooses
+    /// the first reachable copy of the object that has the bytes below `end`. Returns `None` if no copy has these
+    /// bytes. The caller then reads the bytes on the mgr path, and gets the error of this read.
     pub(crate) async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource> {
         for index in self.copies(column) {
             let Ok(link) = self.link(index) else { continue };
@@ -89,7 +89,8 @@ impl Objects<'_> {
 /// offset of the source file to the source object and the offset in this object.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
-    // For each pair of objects: the index of its unfinished job, and the number of bytes in this job.
+    // For each pair of target and source object: the index in `jobs` of the job that can still grow, and the number of
+    // bytes of this job.
     let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
     let mut done = 0;
     while done < range.len {
@@ -136,7 +137,8 @@ mod tests {
     }
 
     proptest! {
-        /// The test executes the jobs on vectors in memory, and compares the result with a plain copy of the range.
+        /// The test executes the jobs of a file copy on vectors in memory, and compares the result with a plain copy of
+        /// the range.
         #[test]
         fn the_jobs_of_a_copy_move_every_byte_once(
             units in (1u64..40, 1u64..40),
@@ -170,8 +172,8 @@ mod tests {
         let made = jobs((|at| one.place(at), range), (&one, 1));
         assert_eq!(made.len(), 11);
         assert!(made.iter().all(|job| job.extents.len() == 1));
-        // Source and target have different numbers of objects, so the extents of a job are not adjacent and cannot be
-        // joined.
+        // The source file and the target file have different numbers of objects, so the extents of a job are not
+        // adjacent and cannot be joined.
         let (from, to) = (distribution(64, 2), distribution(64, 3));
         let made = jobs((|at| from.place(at), ByteRange { offset: 0, len: 64 * 6 * 3000 }), (&to, 0));
         assert!(made.iter().all(|job| job.extents.len() <= EXTENTS_MAX) && made.len() == 6 * 3);

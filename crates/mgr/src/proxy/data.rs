@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// Average length of the [`Stretch`] values, in bytes, below which their data are copied into one buffer. At or above
-/// this length, each [`Stretch`] becomes one segment without a copy.
+/// If the [`Stretch`] values of a range are on average shorter than this (in bytes), their data are copied into one
+/// buffer. Otherwise each [`Stretch`] becomes one segment without a copy.
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];

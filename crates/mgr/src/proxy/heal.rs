@@ -26,7 +26,7 @@ pub(crate) struct Suspect {
     pub(crate) range: ByteRange,
 }
 
-/// Adds damaged ranges to the list of a file, up to [`MOST`].
+/// Adds damaged ranges to the list of damaged ranges of a file. The list holds at most [`MOST`] ranges.
 pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
     for suspect in more {
         if suspects.len() < MOST && !suspects.contains(suspect) {
@@ -63,7 +63,7 @@ fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
 }
 
 impl Objects<'_> {
-    /// Records the ranges of a request that failed because bytes of this copy are damaged.
+    /// Records all ranges of a read request as damaged, because the request failed on damaged bytes of this copy.
     pub(super) fn suspect(&self, request: &Request, index: usize) {
         let suspects: Vec<_> = request.extents.iter().map(|range| Suspect { index, range: *range }).collect();
         remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);
@@ -103,8 +103,8 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(healed) }
     }
 
-    /// Overwrites a damaged block with the bytes of another copy. If that fails, because the checksums of the block's
-    /// region are damaged, overwrites the whole region.
+    /// Overwrites a damaged block with the bytes of another copy. If that fails because the checksums of a whole region
+    /// are damaged, overwrites the region that contains the block.
     async fn write_again(&self, from: usize, to: usize, block: ByteRange, size: u64) -> Result<(), Status> {
         let region = block.offset - block.offset % REGION;
         let region = ByteRange { offset: region, len: REGION.min(size - region) };

@@ -80,7 +80,8 @@ impl Objects<'_> {
         if to.pull_from(source, link, &extents, false).await?.is_some() {
             return Ok(len);
         }
-        // The iod of the new object cannot copy from the other iod, so the mgr reads and writes the bytes itself.
+        // The iod of the new object cannot copy from the iod of the old object, so the mgr reads and writes the bytes
+        // itself.
         let len = len.min(PAYLOAD_MAX as u64);
         let range = ByteRange { offset: range.offset, len };
         let request = Request { index: best.index, extents: vec![range], parts: vec![range], bytes: len };

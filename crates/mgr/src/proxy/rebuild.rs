@@ -123,8 +123,8 @@ impl Objects<'_> {
             let source = best.link.to_pull(self.object(), self.known.generation).await;
             let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
             if self.pull_from(source, &copy.link, &extents, true).await?.is_none() {
-                // The iod of the lost copy cannot copy from the other iod, so the mgr reads and writes the bytes
-                // itself.
+                // The iod of the lost copy cannot copy from the iod of the intact copy, so the mgr reads and writes the
+                // bytes itself.
                 len = len.min(PAYLOAD_MAX as u64);
                 self.carry(best.index, copy.index, ByteRange { offset: range.offset, len }).await?;
             }

@@ -8,8 +8,9 @@ use types::Status;
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat};
 
 impl Objects<'_> {
-    /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
-    /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
+    /// Returns the first offset of the file at or after `offset` that has data or that lies in a hole (`content` says
+    /// which of both), whatever the size of the file. Returns `None` if no data follow. Bytes that no object holds are
+    /// a hole.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
         // Bytes that the namespace records as written count as data, even if an object has lost them. A program that
         // copies only data then reads these bytes, and gets the read error.
@@ -24,8 +25,8 @@ impl Objects<'_> {
         Ok(found.into_iter().flatten().min())
     }
 
-    /// Returns the first file offset at or after `offset` with data or a hole in one object of the file. Queries the
-    /// copies of the object one after the other.
+    /// Returns the first file offset at or after `offset` at which one object of the file has data or a hole (`what`
+    /// says which of both). Queries the copies of the object one after the other.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
         // The offset, within the object, of the object's first byte at or after the file offset `offset`.
         let start = self.distribution.object_size(offset, column);

@@ -15,7 +15,7 @@ impl Objects<'_> {
 
     /// Checks whether every iod can truncate its object for a file size of `size` bytes. Fails with `Delay` while an
     /// iod is down, and with the status of an iod that refuses to use its object. Fails with `Lost` if an object has
-    /// lost bytes before `size`, because the lost bytes then read as zeros.
+    /// lost bytes before `size`, because the truncation would turn these bytes into zeros.
     pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {
@@ -27,8 +27,8 @@ impl Objects<'_> {
 
     /// Returns whether the object on an iod has at least `size` bytes. Changes nothing on the iod and reads no data.
     pub(super) async fn reaches(&self, link: &Link, size: u64) -> Result<bool, Status> {
-        // SEEK treats everything after the last byte of an object as a hole. A search for a hole at or after the end of
-        // the object finds nothing, so the result tells whether the object reaches `size`.
+        // Search for a hole from the last byte before `size`. If the object has this byte, SEEK finds at least the hole
+        // after the last byte of the object. If the object ends before this byte, SEEK finds nothing.
         let offset = size.checked_sub(1).unwrap_or(limits::FILE_SIZE_MAX);
         let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
         let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;

@@ -20,8 +20,8 @@ pub(crate) struct Written {
 }
 
 impl Objects<'_> {
-    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part of the
-    /// bytes may be written.
+    /// Writes the byte ranges `runs`, which are in file order and end below the largest file size. After a failure, any
+    /// part of the bytes may be written.
     pub(crate) async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status> {
         let requests = plan(&self.distribution, &ranges(runs), RequestLimits::default());
         let each: Vec<(&Request, usize)> =
@@ -84,7 +84,7 @@ fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteE
         let mut left = if checksums { range.len as usize } else { 0 };
         while left > 0 {
             if rest.is_empty() {
-                // The parts and the extents have the same total length, so a part is always left while an extent is
+                // `parts` and the extents have the same total length, so a part is always left while an extent is
                 // incomplete.
                 let Some(part) = parts.next() else { break };
                 rest = part;

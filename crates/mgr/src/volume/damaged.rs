@@ -32,8 +32,8 @@ struct State {
     reported: BTreeSet<FileId>,
     /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
-    /// Progress of the check of all files that the rebuilder job makes: the inode number of the last file. `None` if no
-    /// check runs.
+    /// Progress of the rebuilder job when it checks all files: the inode number of the file that it checked last.
+    /// `None` if it does not check all files now.
     looked: Option<FileId>,
 }
 
@@ -69,7 +69,7 @@ impl Damaged {
         (state.left + state.waiting.len(), state.looked)
     }
 
-    /// Remembers that the mgr logs the loss of this file. Returns whether the mgr has not logged the loss before.
+    /// Remembers that the mgr logs the lost bytes of this file. Returns whether the mgr has not logged them before.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
         if state.reported.len() >= MOST {
@@ -105,7 +105,8 @@ impl Volume {
         objects.has_lost_copy().await
     }
 
-    /// Truncates bytes after the end of the file that only one copy has. Returns whether it has truncated any copy.
+    /// If only one copy of an object has bytes after the end of the file, truncates these bytes. Returns whether it has
+    /// truncated any copy.
     ///
     /// # Errors
     /// The errors of [`Self::rebuild`].

@@ -10,8 +10,8 @@ use meta::schema::{Holes, Whole, WriteEnd};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
-/// Number of times that the mgr repeats a read that found lost bytes. A client may have truncated the file and written
-/// it again during the read.
+/// Number of times that the mgr repeats a read that found lost bytes. Bytes can seem lost to a read during which a
+/// client truncates the file and writes it again.
 const LOST_TRIES: usize = 3;
 /// Page size of kernel clients in bytes, which is the unit of their reads.
 const PAGE: u64 = 4096;
@@ -39,8 +39,8 @@ impl Volume {
         }
     }
 
-    /// Reads a range like [`Self::read`], but does not repeat the read. Also returns the file offset up to which the
-    /// read relied on the file size.
+    /// Reads a range like [`Self::read`], but does not repeat the read. Also returns the end of the range that it has
+    /// read, at most the file size.
     async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
@@ -77,7 +77,7 @@ impl Volume {
     }
 
     /// Writes bytes to a file. If a copy has lost bytes, first repairs the file from its other copy. Without another
-    /// copy, fails with `Lost`, because the lost bytes then read as zeros.
+    /// copy, fails with `Lost`, because the write would turn the lost bytes into zeros.
     pub(crate) async fn write(
         &self,
         ctx: &Ctx,
@@ -116,8 +116,8 @@ impl Volume {
             return Ok(self.counted(out));
         }
         let objects = self.objects_now(ctx.now, &info).await?;
-        // While an iod is lost, make the write stable on the other iods: a later COMMIT of the file cannot reach all
-        // its iods.
+        // While an iod is lost, make the write stable on the other iods, because a later COMMIT of the file could not
+        // reach all its iods.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
         if !stable && let Some(out) = self.gather(ctx, &*objects, offset, &data).await? {
             return Ok(self.counted(out));
@@ -249,8 +249,9 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.intents.writing(file).await?;
-        // If an object ends within the page of a file that a client reads, the data server of this object has to
-        // request the file length from the mgr. So also reserve the rest of the last page, as far as the file extends.
+        // If a client reads a page of the file in which an object ends, the data server of this object has to request
+        // the file length from the mgr. To avoid this, also reserve the rest of the last page, as far as the file
+        // extends.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
@@ -279,8 +280,8 @@ impl Volume {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
-        // A range after the end of the file needs no work, unless other clients are writing: the objects may already
-        // reach beyond the recorded size.
+        // Bytes after the end of the file need not be punched. But while clients hold write layouts, the objects may
+        // reach beyond the recorded size, so punch the whole range then.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
         let len = range.end().min(end).saturating_sub(range.offset);
         if len == 0 {

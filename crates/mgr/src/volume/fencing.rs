@@ -62,9 +62,9 @@ impl Volume {
 
     /// Fences a file with writers that can no longer report their writes to the mgr.
     ///
-    /// Raises the generation under the exclusive lock of the file. So no write on the mgr path and no write layout has
-    /// the previous generation. If the mgr dies during this call, the next start finds the intents of the write
-    /// (`Written`) and of the fence, and fences the file again.
+    /// Raises the generation under the exclusive lock of the file, which excludes writes on the mgr path and grants of
+    /// write layouts. So none of these continues with the previous generation. If the mgr dies during this call, the
+    /// next start finds the intents of the write (`Written`) and of the fence, and fences the file again.
     pub(super) async fn shut_out(&self, file: FileId) -> Result<(), Status> {
         {
             let _alone = self.locks.alone(file).await;

@@ -26,7 +26,7 @@ pub(crate) enum Why {
     Commit,
     /// A client reads or copies the held bytes, or searches for data or holes (SEEK).
     Read,
-    /// A client truncates the file, punches a hole, or sends an overlapping write that the mgr does not hold in memory.
+    /// A client truncates the file, punches a hole, or overwrites held bytes by a write that the mgr does not hold.
     Write,
     /// A client gets a layout for the direct path.
     Layout,

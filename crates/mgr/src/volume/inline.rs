@@ -129,8 +129,8 @@ impl Volume {
         self.objects(&info)?.ok_or(Status::ServerFault)
     }
 
-    /// Returns the layout record that names the objects of a file, even before its inline bytes have moved there.
-    /// Returns `None` if the mgr has not chosen the objects yet.
+    /// Returns the layout record that names the objects of a file, even before its inline bytes have moved to these
+    /// objects. Returns `None` if the mgr has not chosen the objects yet.
     pub(super) fn decided(&self, info: &FileInfo) -> Result<Option<Layout>, Status> {
         let decided = info.layout.as_ref().and_then(Layout::decided).transpose();
         decided.map_err(|e| {

@@ -21,7 +21,8 @@ impl Volume {
         if !layout.is_offered(setting) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
-        // Keep the guard `_granting` until the grant is recorded, so that a move of the file waits for the grant.
+        // Keep the guard `_granting` until the layout grant is recorded, so that a move of the file waits for this
+        // grant.
         let _granting = self.moves.granting(ask.file)?;
         if !layout.is_for_kernels() {
             self.native.seen(ctx.client);
@@ -31,8 +32,8 @@ impl Volume {
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
-        // Record the rights before reading the state of the file. A concurrent revocation searches for recorded rights,
-        // and must find these rights.
+        // Record the rights of this layout before reading the state of the file. A concurrent revocation searches the
+        // table of recorded rights, and must find these rights there.
         let expires = self.expires(layout);
         self.rights.give(ask.file, ctx.cred.uid, unix_now(), expires);
         let info = self.regular(ask.file)?;
@@ -40,12 +41,12 @@ impl Volume {
             // The mgr serves reads of an inline file itself, so a reader needs no layout.
             return Err(Status::NoLayout);
         }
-        // A client with a layout reads the objects. So flush the held bytes first, and hold no further writes until the
-        // grant is recorded.
+        // A client with a layout reads the objects itself. So first flush the held bytes of the file to the objects,
+        // and hold no writes of the file until the layout grant is recorded.
         let _block = self.gathered.block_gathering(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
-        // Keep the shared lock until the grant is recorded, because a truncation checks under the exclusive lock which
-        // clients hold layouts.
+        // Keep the file's shared lock until the layout grant is recorded, because a truncation takes the exclusive lock
+        // and then checks which clients hold layouts.
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
@@ -74,7 +75,7 @@ impl Volume {
         Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: ask.kind, body, return_on_close: true })
     }
 
-    /// Returns when the rights of a layout of this type expire if the mgr grants it now, in Unix seconds.
+    /// Returns when the rights of a layout of this type expire if the mgr grants the layout now, in Unix seconds.
     fn expires(&self, layout: &dyn LayoutType) -> u64 {
         unix_now() + u64::from(layout.lifetime(self.lifetimes))
     }
@@ -142,8 +143,8 @@ impl Volume {
         }
         if update.measure || (end > 0 && self.grants.is_truncated(file, ctx.client)) {
             // Another client may have truncated the range that this client reports, so query the iods for the size.
-            // While an iod is down, the query fails. The LAYOUTCOMMIT must then fail too, because other clients must
-            // see the reported bytes after the reply.
+            // While an iod is down, the query fails. The LAYOUTCOMMIT must then fail too, because after its reply,
+            // other clients must see the bytes that this client reports.
             self.measure(file).await?;
             end = 0;
         }
@@ -185,8 +186,8 @@ impl Volume {
         }
         let mut unreported = write && (revoked || self.grants.is_untold(file, client));
         if unreported {
-            // Record the missing report before removing the grant. Otherwise the mgr regards the next report of another
-            // client as complete.
+            // Record that this client may have unreported writes before removing its layout grant. Otherwise the mgr
+            // takes the next LAYOUTCOMMIT of another client for the last missing report.
             self.intents.abandoned(file, revoked);
         }
         if write {

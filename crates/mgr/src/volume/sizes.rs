@@ -21,7 +21,7 @@ impl Volume {
     /// may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.is_untold(ctx, file) {
-            // Box the future of `learn_size`, because it is large and this branch is rare.
+            // Box the future of `learn_size`, because it is large and rarely needed here.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
                 // While a truncation is pending, no operation extends the file. So the file has the size that the
@@ -169,11 +169,11 @@ impl Volume {
         self.intents.finish_truncation(file, size).await
     }
 
-    /// Abandons a truncation that an iod refuses permanently. First truncates the objects on the other iods by one more
-    /// attempt. Returns whether the file had such a truncation.
+    /// Abandons a truncation that an iod refuses permanently. First repeats the truncation once, so that the objects on
+    /// the other iods are truncated. Returns whether the file had such a truncation.
     ///
-    /// After this, the bytes of the refused object beyond the file size count as written, so only an administrator may
-    /// abandon the truncation. While the truncation is pending, no operation can extend the file.
+    /// After this, the bytes that the refusing iod still has beyond the file size count as written. So only an
+    /// administrator may abandon the truncation. While the truncation is pending, no operation can extend the file.
     pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {
@@ -190,8 +190,9 @@ impl Volume {
     /// Changes attributes of a file including its size. First stores the change and the intent to truncate in the
     /// namespace, and then truncates the objects.
     ///
-    /// If the mgr dies before the namespace confirms the change, nothing has changed. If it dies later, the next start
-    /// finds the intent. It truncates the objects before the file can grow over bytes that the objects still hold.
+    /// If the mgr dies before the namespace confirms the change, nothing has changed. If the mgr dies later, its next
+    /// start finds the intent, and truncates the objects before the file can grow over bytes that the objects still
+    /// hold.
     pub(crate) async fn set_size(
         &self,
         ctx: &Ctx,
@@ -209,8 +210,8 @@ impl Volume {
         }
         self.moves.check_changes(file)?;
         let _alone = self.locks.alone(file).await;
-        // If the new size is not larger than that of a pending truncation, replace this truncation instead of
-        // completing it, because an iod may refuse it.
+        // If the new size is not larger than that of a pending truncation, replace the pending truncation instead of
+        // completing it first, because an iod may refuse the pending one.
         let replaces = matches!(self.intents.truncation(file), Some(Truncation::To(noted)) if size <= noted);
         if !replaces {
             self.finish_cut_alone(file).await?;

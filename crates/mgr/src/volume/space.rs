@@ -33,18 +33,19 @@ impl Volume {
     async fn space_of(self: &Arc<Self>, attrs: &Attrs) -> u64 {
         let known = loop {
             let mut answered = pin!(self.space.answered.notified());
-            // Enable the notification before reading the cache, so that the task notices a query that ends before the
-            // wait.
+            // Enable the notification before reading the cache. Otherwise this task misses the end of a query that ends
+            // before the task waits.
             answered.as_mut().enable();
             match self.space.next(attrs.id, attrs.change) {
                 Next::Tell(used) => break used,
                 Next::Ask => self.ask_space(attrs.id, attrs.change),
-                // When the query has ended, or after the timeout, the next iteration reads the cache again.
+                // Wait for the end of a query to the iods, or for the timeout. Then the next iteration of the loop
+                // reads the cache again.
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Return at most the allocated space in the attributes, because the iods also count their own overhead and
-        // whole disk blocks.
+        // Return at most the allocated space that the namespace gives (`attrs.used`), because the iods also count their
+        // own overhead and whole disk blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }
 

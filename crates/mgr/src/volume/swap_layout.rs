@@ -29,11 +29,11 @@ use types::{FileId, Generation, Status};
 const LEASES: u32 = 3;
 /// Pause before the mgr recalls the layouts that it granted during the previous recall.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Largest number of attempts to swap the layout record. An attempt fails if a fence for another reason raises the
-/// generation of the file.
+/// Largest number of attempts to swap the layout record. An attempt fails if a fence that does not belong to the move
+/// raises the generation of the file.
 const TRIES: usize = 8;
 
-/// The layout records of a file before and after the swap.
+/// The layout records of a file before and after a layout swap.
 struct Swap {
     file: FileId,
     from: Layout,
@@ -51,8 +51,8 @@ pub(crate) async fn run(server: &NfsServer, file: FileId, iods: &[u16]) -> Resul
     volume.swap_closed(&moving, &swap).await?;
     drop((moving, frozen));
     add(&volume.counters.layouts_swapped, 1);
-    // The layout record already names the new objects. If the fence fails now, its intent is stored, and a background
-    // job completes the fence.
+    // The layout record already names the new objects. If fencing the new objects fails now, a background job completes
+    // the fence later, because the store has its intent.
     if let Err(e) = volume.finish_fence(file).await {
         tracing::debug!(file = file.0, "the new objects cannot be fenced yet: {e}");
     }
@@ -66,8 +66,8 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let deadline = Instant::now() + limit;
     loop {
         server.recall(file, None, now()).await;
-        // Check for grants in progress first: a grant is recorded in `grants` before it stops being in progress, so no
-        // grant is missed.
+        // Check `is_granting` before `is_held`: a layout grant in progress is recorded in `grants` before it stops
+        // being in progress. So these two checks miss no layout.
         if !moves.is_granting(file) && !grants.is_held(file) {
             return Ok(());
         }
@@ -105,8 +105,8 @@ impl Volume {
         let old = self.kinds.open(&self.iods, Known::from(&info), &swap.from)?;
         old.move_to(&swap.to.body, begun).await?;
         for _ in 0..TRIES {
-            // A fence for another reason may have raised the generation of the file, so read the generation for each
-            // attempt.
+            // A fence that does not belong to the move may have raised the generation of the file. So read the
+            // generation again for each attempt to swap the layout record.
             let generation = self.regular(file)?.generation;
             let swapped = self.namespace.swap_layout(now(), file, (&swap.from, generation), begun).await?;
             if let Some(raised) = swapped {

@@ -87,7 +87,7 @@ async fn the_unix_socket_does_not_trust_a_claimed_uid() {
     let secret = owner.below(&root, "secret").unwrap();
     assert_eq!(owner.patiently(vec![crate::peer::putfh(&secret), Op::OP_SETATTR(args)]).0, NFS4_OK);
     let Some(net::Address::Unix(socket)) = cluster.mgr().nearby().cloned() else { panic!("it has a Unix socket") };
-    // Let processes of all users reach the socket.
+    // Let processes of all users reach the mgr's Unix socket.
     for dir in socket.ancestors().skip(1).take_while(|dir| dir.starts_with(cluster.dir.path())) {
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
     }

@@ -13,7 +13,7 @@ use wire::nfs4::*;
 
 /// The address of a client that sees all exports.
 const OWNER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// The address of a client that sees only the exports for all clients.
+/// The address of a client that sees only the exports that all clients may mount.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 
 async fn start(exports: &[&str]) -> (Cluster, SocketAddr) {
@@ -79,8 +79,8 @@ async fn no_operation_reaches_what_an_export_hides() {
     let handles: Vec<_> = shown.iter().filter(|(name, _)| &name[..] == b"closed").map(|(_, handle)| handle).collect();
     assert_eq!(handles, [&None]);
     assert!(shown.iter().any(|(name, handle)| &name[..] == b"own" && handle.is_some()));
-    // A client that sees only the exports for all clients sends filehandles that the mgr has sent only to the owner of
-    // the files.
+    // A client sends filehandles of files in an export that it may not mount. The mgr has sent these filehandles only
+    // to another client.
     let stolen = [("a directory", &closed), ("a file", &data)];
     all_are_refused(&mut stranger, &stolen, &own, &[NFS4ERR_ACCESS]);
     assert_eq!(owner.read(&data).unwrap(), "SECRET");

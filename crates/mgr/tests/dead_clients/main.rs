@@ -52,7 +52,7 @@ fn open(name: String, client: u64) -> nfs_argop4 {
     })
 }
 
-/// Creates a file and writes to it. The client does not release its open, its lock and its layout of the file.
+/// Creates a file and writes to it. The client releases neither its open nor its lock nor its layout of the file.
 fn hold(session: &mut Session, name: String) {
     let lock = nfs_argop4::OP_LOCK(LOCK4args {
         locktype: WRITE_LT,

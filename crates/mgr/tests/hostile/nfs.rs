@@ -152,7 +152,7 @@ pub struct Attacker {
     late: VecDeque<(Session, Instant)>,
 }
 
-/// Largest number of sessions without a reply that the attacker keeps.
+/// Largest number of sessions waiting for a reply that the attacker keeps.
 const LATE_MAX: usize = 64;
 /// How long the attacker waits for a reply before it continues in a new session. Some requests wait for callbacks, to
 /// which the attacker does not reply.

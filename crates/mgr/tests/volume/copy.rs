@@ -1,4 +1,4 @@
-//! Server-side copy: the iods copy bytes between each other at the request of the mgr. Some tests make copies that the
+//! Server-side copy: the iods copy bytes from each other at the request of the mgr. Some tests make copies that the
 //! iods cannot execute.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};

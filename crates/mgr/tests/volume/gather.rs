@@ -167,8 +167,8 @@ async fn writes_are_not_held_while_another_client_has_a_layout() {
         let requests = write_requests(&cluster);
         put(&files, 1, file, 0, b"at once").await;
         assert_eq!((gathered(), write_requests(&cluster)), (before + 1, requests + 1));
-        // A client with a layout keeps its writes on the direct path and on the mgr path in order. So the mgr may hold
-        // writes of this client.
+        // A client with a layout orders its writes on the direct path and its writes on the mgr path. So the mgr may
+        // hold writes of this client.
         put(&files, 2, file, 0, b"held").await;
         assert_eq!(gathered(), before + 2);
         // A held write reaches the file before an overlapping later write of another client.

@@ -101,8 +101,8 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     assert_eq!(set_size(&files, file, FAR).await.size, FAR);
     drop(files);
     cluster.restart_mgr().await;
-    // Store a pending truncation in the stopped mgr's store, as a crash of the mgr before the truncation on the iods
-    // leaves it.
+    // Store the intent of a truncation while the mgr is stopped, as if the mgr had crashed before it truncated the
+    // objects.
     let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.truncate(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
@@ -281,7 +281,7 @@ async fn the_size_is_not_final_while_an_iod_is_down() {
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "fences_pending")), (1, 1));
     cluster.start_iod(second);
     cluster.wait_up(2).await;
-    // The mgr sends the fence to the iod before the iod serves clients.
+    // The mgr sends the pending fence to the restarted iod before the iod serves clients.
     let late = Native::connect(&cluster, second).await.write(file, 0, 50, b"late").await;
     assert_eq!(late, Err(Status::Fenced));
     wait_settled(&cluster).await;

@@ -60,7 +60,7 @@ pub fn capability(body: &Body, index: usize) -> Capability {
     Capability { mac: body.authenticators[index], ..Capability::from_bytes(&body.capability).unwrap() }
 }
 
-/// Writes on the direct path, to one object after the other.
+/// Writes a range of a file on the direct path, to one object after the other.
 pub async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
     let distribution = body.distribution().unwrap();
     for piece in distribution.pieces(ByteRange { offset, len: data.len() as u64 }) {
@@ -127,8 +127,8 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes beyond a truncation came back");
 }
 
-/// Another client may truncate the file during a write, and so remove some bytes of the write. The file then does not
-/// end where the writer reports.
+/// Another client may truncate the file during a write, and so remove some of the written bytes. The file then does not
+/// end where the writer reports in its LAYOUTCOMMIT.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let cluster = Cluster::new(2, "64").await;
@@ -232,8 +232,8 @@ async fn a_client_can_fence_its_own_old_layout() {
     // writer reached.
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
-    // A client that lost its layout does not know of truncations after the loss, so it requests that the mgr measures
-    // the file.
+    // A client that lost its layout does not know of later truncations by other clients. So its LAYOUTCOMMIT requests
+    // that the mgr measures the file.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();

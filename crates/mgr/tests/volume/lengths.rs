@@ -21,7 +21,7 @@ async fn give_back(files: &Files, client: u64, file: FileId) {
     files.layout_gone(&ctx(client), client, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
 }
 
-/// Returns the length of a file that the mgr returns to an iod.
+/// Returns the length that the mgr returns to an iod for a file (LENGTHS).
 async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
     length_answer(cluster, iod, file).await.map(|told| told.file)
 }

@@ -37,7 +37,7 @@ fn step(unit: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Applies a step of the sequence to the file and to the buffer.
+/// Applies one step of a random sequence to the file, and to the buffer with the expected bytes.
 async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     match *step {
         Step::Write { at, len, seed, stable } => {
@@ -76,8 +76,8 @@ async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);
 }
 
-/// Checks the replies to SEEK. An iod may report bytes that were never written as data, but every byte that it reports
-/// as a hole must be zero.
+/// Checks the replies to SEEK. An iod may report unwritten bytes as data, but every byte that it reports as a hole must
+/// be zero.
 async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     let data = files.seek(&ctx(1), file, at, Content::Data).await;
     let hole = files.seek(&ctx(1), file, at, Content::Hole).await;
@@ -105,7 +105,7 @@ async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
 }
 
 fn case() -> impl Strategy<Value = (usize, u64, u32, u64, Vec<Step>)> {
-    // Gather delays in milliseconds: gathering disabled, the default, and longer than a test case.
+    // Gather delays in milliseconds: 0 (no gathering), the default, and a delay longer than a test case.
     let delay = || prop_oneof![Just(0u32), Just(2), Just(1000)];
     let inline = || prop_oneof![2 => Just(0u64), 1 => Just(100), 2 => Just(4096), 2 => Just(16384)];
     (1usize..=4, prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536), Just(1 << 20)]).prop_flat_map(

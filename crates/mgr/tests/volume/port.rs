@@ -147,8 +147,8 @@ async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected to the socket of another user");
-    // Now root owns the socket, so the mgr trusts and connects to the socket. No process replies at the socket, so the
-    // mgr uses TCP.
+    // Now root owns the socket, so the mgr trusts the socket and connects to it. No process replies at the socket, so
+    // the mgr then uses TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     another.set_nonblocking(false).unwrap();

@@ -161,9 +161,10 @@ async fn changes_that_revoke_no_held_right_fence_nothing() {
     let files = cluster.files();
     let fences = || cluster.iods.iter().flatten().map(|iod| counter(iod, "requests.fence")).sum::<u64>();
     for (who, change) in [
-        // The change that tar and rsync make: root writes the file, and then changes its owner.
+        // The change that tar and rsync make: root writes a file, and then gives it to another owner.
         (ctx(11), SetAttrs { uid: Some(9), gid: Some(9), ..mode(0o600) }),
-        // The change by which an owner protects a file: the user with the rights owns the file.
+        // The change by which an owner protects a file (mode 0400). Here the user who holds rights is the owner, and so
+        // keeps these rights.
         (user(OWNER, 12), mode(0o400)),
     ] {
         let file = create(&files, &format!("f{}", who.client)).await;

@@ -170,6 +170,6 @@ async fn space_queries_are_rare_and_do_not_wait_for_lost_iods() {
     let unknown = create(&files, "unknown").await;
     set_size(&files, unknown, 1 << 30).await;
     let found = attrs(&files, unknown).await;
-    // The iods have reported no allocated space of the new file yet, so the mgr reports the smallest value.
+    // The iods have not reported the allocated space of the new file yet, so the mgr reports its minimum, 512 bytes.
     assert!(found.holes && found.used == 512, "{found:?}");
 }

@@ -357,8 +357,8 @@ async fn writes_and_truncations_wait_while_bytes_move() {
     let cluster = four().await;
     let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
     write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
-    // Interrupt the move at each point where it waits for the store or for an iod. After the test has dropped the move,
-    // clients can change the file again.
+    // Interrupt the move at each point where it waits for the store or for an iod. After the test has dropped the
+    // future of the move, clients can change the file again.
     let mut refused = 0;
     for point in 0.. {
         let to = numbers(&cluster, file).await;

@@ -35,8 +35,8 @@ pub(super) struct Job {
     /// Start time of the scrub, in Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
-    /// Numbers of the iods whose objects the scrub has not completely read. The scrub reads the objects of the first of
-    /// these iods.
+    /// Numbers of the iods whose objects the scrub has not completely read. The scrub now reads the objects of the
+    /// first iod in this list.
     pub(super) left: Vec<u16>,
     pub(super) cursor: Option<ScrubCursor>,
     /// Whether the totals `objects_total` and `bytes_total` are known.

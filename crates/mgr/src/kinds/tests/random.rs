@@ -146,8 +146,8 @@ async fn check_read(bench: &mut Bench, from: &Modelled, range: ByteRange) {
     assert_eq!(out.eof, range.end() >= from.flat.len() as u64);
 }
 
-/// Checks the replies to SEEK. An iod may report bytes that were never written as data, but every byte that it reports
-/// as a hole must be zero.
+/// Checks the replies to SEEK. An iod may report unwritten bytes as data, but every byte that it reports as a hole must
+/// be zero.
 async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     let (file, size) = (from.file, from.flat.len() as u64);
     let data = bench.persist(async |files| files.seek(&ctx(1), file, offset, Content::Data).await).await;

@@ -284,7 +284,7 @@ impl Stored for Object<'_> {
     }
 
     fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64 {
-        // The source file needs one extent for each of its stripe units, and each PULL request carries one extent.
+        // Each stripe unit of the source file takes one PULL request of its own, so limit the number of stripe units.
         len.min(PULL_MAX).min(source.unit().saturating_mul(EXTENTS_MAX as u64))
     }
 
