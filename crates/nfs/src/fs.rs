@@ -23,7 +23,7 @@ pub struct Ctx {
     /// The time at which the request arrived, by the server's clock.
     pub now: Timestamp,
     /// The client id (`clientid4`) of the session that sent the request; 0 for work of the server itself, such as
-    /// reaping and lease expiry.
+    /// freeing orphans and ending expired leases.
     pub client: u64,
     /// The NFSv4 minor version of the request: 1 or 2.
     pub minor: u32,
@@ -72,7 +72,7 @@ pub struct Change {
     pub before: u64,
     /// The change attribute after the operation.
     pub after: u64,
-    /// Whether the two values are from one atomic operation, so that no other change lies between them.
+    /// Whether `before` and `after` are from one atomic operation, so that no other change happened between them.
     pub atomic: bool,
 }
 
@@ -405,8 +405,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Returns the present position (export) of a file, for the position in a filehandle that a client got before the
-    /// list of exports changed ([`Place::epoch`]).
+    /// Returns the current position (export) of a file. `place` is the position from a filehandle that the client got
+    /// before the list of exports changed ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
@@ -527,9 +527,9 @@ pub trait FileSystem: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Copies a prefix of `_range`, at least one byte, to offset `_target` of another file, as an unstable write. The
-    /// iods copy the bytes without this server. Returns `None` if the iods cannot copy the bytes; the NFS server then
-    /// reads and writes the bytes itself.
+    /// Copies the first bytes of `_range`, at least one byte, to offset `_target` of another file, as an unstable
+    /// write. The iods copy the bytes without this server. Returns `None` if the iods cannot copy the bytes; the NFS
+    /// server then reads and writes the bytes itself.
     fn copy(
         &self,
         _ctx: &Ctx,
@@ -556,7 +556,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Informs the file system that a client has closed a file; `_wrote` says whether the open permitted writing. The
-    /// file system can query the final size now.
+    /// file system can now query the data servers for the final file size.
     fn closed(&self, _ctx: &Ctx, _file: FileId, _wrote: bool) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
@@ -609,9 +609,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// is unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies a LAYOUTCOMMIT, in which a client states the extent and time of its writes under a layout. `body` is the
-    /// layout type with its own body, `last_byte` the offset of the last byte written. It never shortens the file.
-    /// Returns the new file size if the size changed.
+    /// Applies a LAYOUTCOMMIT, in which a client states the extent and time of its writes under a layout. `body`
+    /// contains the layout type and the body of the layout update (`layoutupdate4`); `last_byte` is the offset of the
+    /// last byte written. A LAYOUTCOMMIT never shortens the file. Returns the new file size if the size changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,

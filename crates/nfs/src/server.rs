@@ -72,9 +72,9 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that are removed from `state` but whose end the file system is still processing: the file system fences
-    /// the holders or collects their writes. Until the file system has finished, these layouts count as held. Lock
-    /// order: after `state`.
+    /// Layouts that `state` no longer contains, but whose end the file system is still processing, for example by
+    /// fencing the former holder. Until the file system has finished, these layouts count as held. Lock order: after
+    /// `state`.
     ending_layouts: Mutex<HashMap<FileId, EndingLayouts>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -486,14 +486,14 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
     /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
     /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So the two checks
-        // under this lock miss no OPEN.
+        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So an OPEN by
+        // name is either visible in `state` or still counted in `opening`, while this lock is held.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;
         if unknown {
-            // Mark the file as being freed before releasing the lock. An OPEN that begins later then finds the mark, or
-            // does not find the file at all.
+            // Mark the file as being freed before releasing the lock of `state`. An OPEN that begins later then finds
+            // the mark, or does not find the file at all.
             lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
         }
         unknown

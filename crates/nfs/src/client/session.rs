@@ -371,7 +371,7 @@ impl Session {
     }
 
     /// Returns whether the server has replied to a request that the client sent less than `within` ago. Returns false
-    /// if the clock was set back.
+    /// if `now` is earlier than the time of that request, because the clock was set back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
         now >= self.renewed && now.since(self.renewed) < within
     }

@@ -68,8 +68,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Recalls all layouts of one type of a file. Waits until each holder has answered the recall, or has lost its
-    /// layout after one lease period. During the wait, the file system may grant new layouts.
+    /// Recalls all layouts of one type of a file. Waits until each holder has answered the recall, or until the server
+    /// has revoked the holder's layout after one lease period. During the wait, the file system may grant new layouts.
     pub async fn recall_kind(&self, file: FileId, kind: layouttype4, now: Timestamp) {
         let mut recalls = lock(&self.state).recall_kind(file, kind, now);
         while !recalls.is_empty() {
@@ -94,8 +94,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Returns whether any client except `except` holds a layout that overlaps `filter`. A removed layout whose holder
-    /// is not fenced yet counts as held.
+    /// Returns whether any client except `except` holds a layout that overlaps `filter`. A layout that was removed from
+    /// the state tables still counts as held until the file system has processed its end.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.ending_layouts).contains_key(&file)
     }

@@ -48,7 +48,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = match granted {
         Ok(stateid) => stateid,
         Err(status) => {
-            // The client does not receive this layout, so the client cannot use the layout and needs no fence.
+            // The state tables refused the layout, so LAYOUTGET fails. The client never receives this layout, so no
+            // fence is needed.
             cx.fs().layout_gone(&cx.ctx, client.0, file, out.iomode, out.range, LayoutGone::Forgotten).await?;
             return Err(status.into());
         }
