@@ -41,8 +41,8 @@ pub struct ClientId(pub clientid4);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(pub u64);
 
-/// The authenticated sender of a request. The server uses it to check the owner of client records and to detect false
-/// retries (RFC 8881 §18.35.4).
+/// The authenticated sender of a request. The server uses the principal to check the owner of client records and to
+/// detect false retries (RFC 8881 §18.35.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Principal {
     /// A sender without authentication (AUTH_NONE).

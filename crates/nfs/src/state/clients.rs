@@ -58,10 +58,11 @@ pub struct Client {
     pub reclaim_complete: bool,
     /// Whether the client's lease has expired, and whether other clients may take its state.
     pub(crate) lapse: Lapse,
-    /// Whether the durable record of the client is stored, or an effect requests to store it. The record permits the
-    /// client to reclaim after a restart.
+    /// Whether the durable record of the client is stored, or an [`Effect::Persist`] for this record is pending. The
+    /// record permits the client to reclaim after a restart.
     pub(crate) recorded: bool,
-    /// The sequence number of the last CREATE_SESSION; `cached` is its result, for a retry (§18.36.4).
+    /// The sequence number of the last CREATE_SESSION. The field `cached` holds the result of this CREATE_SESSION, for
+    /// a retry (§18.36.4).
     pub(crate) sequence: u32,
     pub(crate) cached: Result<CREATE_SESSION4resok>,
 }

@@ -135,7 +135,7 @@ impl Delegation {
 struct Deadline {
     at: Timestamp,
     /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// the server sets the deadline to one lease period later.
+    /// the server sets the deadline to one lease period after the connection.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
@@ -414,7 +414,7 @@ impl State {
         {
             return held;
         }
-        // A client has no use for a second delegation of a file, so the server refuses the request.
+        // A client has no use for a second delegation of a file, so the server grants only one.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(WhyNoDelegation::Resource);
         }
@@ -532,8 +532,8 @@ impl State {
     /// Checks whether a client may reclaim a delegation. A client may name the same delegation with each open of the
     /// file that it reclaims.
     ///
-    /// # Errors
-    /// RECLAIM_CONFLICT. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
+    /// # Errors RECLAIM_CONFLICT: the client holds a delegation of another kind, or other clients use the file in a
+    /// conflicting way. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, kind: DelegationKind) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let conflict = match self.delegations.kind(client, file) {
@@ -746,7 +746,8 @@ impl State {
         self.delegations.doubted.remove(&client);
         self.unrecord(client);
         self.revoke_overdue(client, now);
-        // Store the client's record again if the client returned all recalled delegations during the deletion.
+        // Store the client's record again if the client returned all recalled delegations while the server deleted the
+        // record.
         self.note_record(client);
     }
 }

@@ -90,7 +90,7 @@ pub struct ReturnedLayout {
     pub pieces: Vec<(Iomode, ByteRange)>,
 }
 
-/// A segment of a client's layout of a file.
+/// A segment of a layout of a file, with the client that holds the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// The client that holds the layout.
@@ -365,7 +365,8 @@ impl State {
     /// Checks whether a client may send LAYOUTCOMMIT for this range: it must hold a layout for writing that overlaps
     /// the range (§18.42.3).
     ///
-    /// An empty range needs any layout for writing; Linux sends an empty range with only a new time.
+    /// For an empty range, any layout for writing suffices. Linux sends an empty range when it changes only the
+    /// modification time.
     ///
     /// # Errors
     /// BAD_STATEID, ADMIN_REVOKED, BADLAYOUT.
@@ -390,8 +391,8 @@ impl State {
     /// Checks whether a client may send LAYOUTCOMMIT for a layout from before a restart of the server (`loca_reclaim`,
     /// §12.7.4, §18.42.3).
     ///
-    /// # Errors
-    /// The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: not a layout stateid of an earlier start.
+    /// # Errors The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: the stateid is not a layout stateid
+    /// from an earlier start of the server.
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;
         let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;

@@ -123,7 +123,8 @@ pub struct Locks {
     /// The lock stateids (`other`) by open and lock-owner; each pair has at most one lock stateid.
     by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
     by_file: HashMap<FileId, FileLocks>,
-    /// Use of the lock limits by each client: lock stateids, locked ranges and waits, counted together.
+    /// Number of lock stateids, locked ranges and waits for locks of each client and of all clients, which the server
+    /// limits.
     used: Used,
     /// Number of locked ranges of all clients.
     held: usize,
@@ -131,7 +132,7 @@ pub struct Locks {
     freed: BTreeSet<FileId>,
 }
 
-/// Counts of lock stateids, locked ranges and waits together, by client and in total.
+/// Counts of lock stateids, locked ranges and waits for locks (one sum of the three), by client and in total.
 #[derive(Clone, Debug, Default)]
 struct Used {
     by_client: HashMap<ClientId, usize>,

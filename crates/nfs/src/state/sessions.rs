@@ -181,7 +181,7 @@ pub enum CallbackEnd {
     /// CB_SEQUENCE succeeded. The status of the operation after CB_SEQUENCE does not matter.
     Answered,
     /// The server did not send the callback, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED. The slot is
-    /// free, with the same sequence number.
+    /// free, and its next callback uses the sequence number of this callback.
     Refused,
     /// CB_SEQUENCE failed with SEQ_MISORDERED.
     Misordered,
@@ -225,7 +225,7 @@ impl State {
     /// CREATE_SESSION (§18.36). `random` makes session ids unguessable.
     ///
     /// Invalid arguments fail without using up the sequence number. So the client can correct the arguments and send
-    /// CREATE_SESSION with the same number.
+    /// CREATE_SESSION with the same sequence number.
     ///
     /// # Errors
     /// STALE_CLIENTID. CLID_INUSE: the client id is unconfirmed, and another principal created it. SEQ_MISORDERED,

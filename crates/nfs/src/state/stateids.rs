@@ -139,8 +139,8 @@ impl State {
             Form::Ordinary(Kind::Delegation) => self.free_delegation(client, stateid)?,
             _ => return Err(NFS4ERR_BAD_STATEID),
         }
-        // If this was the last revoked stateid of the client, store the client's record again, so that the client may
-        // reclaim after a restart (§8.4.3).
+        // If the freed stateid was the last revoked stateid of the client, store the client's record again, so that the
+        // client may reclaim after a restart (§8.4.3).
         self.note_record(client);
         Ok(())
     }

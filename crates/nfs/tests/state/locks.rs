@@ -253,8 +253,8 @@ proptest! {
                 left.remove(at);
             }
         }
-        // In this phase, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
-        // releases all its locks.
+        // In this phase of the test, lock-owners request no new locks and only retry the LOCK that the server denied. A
+        // lock-owner whose LOCK succeeds then releases all its locks.
         for who in 0..3 {
             if !left.iter().any(|(w, _)| *w == who) {
                 give_back(&mut world, who);
@@ -398,7 +398,7 @@ fn a_request_that_does_not_wait_ends_an_earlier_wait() {
     ask(&mut state, b, ALL, true, 1).unwrap();
     ask(&mut state, b, ALL, false, 1).unwrap();
     assert_eq!(state.counts().lock_waits, 0);
-    // When the server removes a client, the client's waits end too.
+    // When the server removes a client, the client's waits for locks end too.
     ask(&mut state, c, ALL, true, 1).unwrap();
     for session in state.client(c.0).unwrap().sessions.clone() {
         state.destroy_session(session, CONNECTION).unwrap();
