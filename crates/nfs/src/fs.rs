@@ -153,9 +153,9 @@ pub struct Opened {
     pub change: Change,
 }
 
-/// A callback of the server that returns whether the file system may free a regular file at once when the file loses
-/// its last name. The callback returns true if no client has the file open or is about to open the file. One removal
-/// may call the callback for several files.
+/// A function of the server, which the file system calls when a regular file loses its last name. The function returns
+/// whether the file system may free the file at once, because no client has the file open or is about to open the file.
+/// One REMOVE or RENAME may call the function for several files.
 pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
 
 /// The result of [`FileSystem::remove`].
@@ -488,8 +488,8 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. If `ends`
-    /// returns true for the file, the call frees the file at once instead, as [`FileSystem::reap`] does.
+    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. But if the
+    /// function `ends` returns true for this file, the call frees the file at once, as [`FileSystem::reap`] does.
     fn remove(
         &self,
         ctx: &Ctx,
@@ -514,7 +514,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the target of a symbolic link; `Inval` for any other object.
     fn readlink(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Reads up to `len` bytes from `offset`. At or beyond the end of the file it returns no bytes and `eof`.
+    /// Reads up to `len` bytes from `offset`. If `offset` is at or beyond the end of the file, returns no bytes and
+    /// sets `eof`.
     fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
 
     /// Writes `data` at `offset`, at least as durably as `stable`.
@@ -593,8 +594,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Reserves disk space for a range, and extends a shorter file to the end of the range.
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
-    /// Extends a file to at least `end` bytes, as an unstable write of no bytes. It never shortens the file, even if
-    /// another client extends the file at the same time. A later COMMIT makes the size durable, unless the write
+    /// Extends a file to at least `end` bytes, as an unstable write of no bytes. The call never shortens the file, even
+    /// if another client extends the file at the same time. A later COMMIT makes the size durable, unless the write
     /// verifier has changed by then.
     fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
 
@@ -679,8 +680,8 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(0) }
     }
 
-    /// Stores a client record durably. The server waits for this before it replies to the client's first OPEN or
-    /// LAYOUTGET.
+    /// Stores a client record durably. The server waits until the record is durable before it replies to the client's
+    /// first OPEN or LAYOUTGET.
     fn persist_client(&self, record: ClientRecord) -> impl Future<Output = Result<()>> + Send;
 
     /// Deletes the record of a client owner (`co_ownerid`). A missing record is no error.

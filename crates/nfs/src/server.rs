@@ -275,9 +275,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.ending_layouts).get(&file).is_some_and(|ending_layouts| ending_layouts.fencing > 0)
     }
 
-    /// Carries out the effects of a change of the state tables ([`Effect`]) in order, and the new effects that result
-    /// from carrying out these effects. Returns the first failure to store or delete a client record, because the
-    /// request must then fail too. Logs all other failures.
+    /// Carries out, in order, the effects of a change of the state tables ([`Effect`]), and then the further effects
+    /// that these actions cause. Returns the first failure to store or delete a client record, because the request must
+    /// then fail too. Logs all other failures.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
@@ -360,7 +360,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Frees a file that has lost its last name: immediately, or with its last CLOSE.
+    /// Frees a file that has lost its last name: immediately if no client has the file open, otherwise at its last
+    /// CLOSE.
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
@@ -401,7 +402,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reaping).contains_key(&file)
     }
 
-    /// Frees a file that has had no name since before this start of the server: immediately, or with its last CLOSE.
+    /// Frees a file that has had no name since before this start of the server: immediately if no client has the file
+    /// open, otherwise at its last CLOSE.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await

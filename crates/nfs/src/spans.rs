@@ -118,7 +118,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         &self.0[self.touched(span)]
     }
 
-    /// Returns the first locked range that conflicts with a lock of this kind by another lock-owner.
+    /// Returns the first locked range that conflicts with a lock of this kind on `span` by another lock-owner.
     pub fn conflict(&self, span: Span, kind: LockKind) -> Option<&Held<T>> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }

@@ -17,8 +17,8 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
-/// Length of the header of an accepted RPC reply with an empty verifier, in bytes. It counts towards the session's
-/// limits on reply sizes.
+/// Length of the header of an accepted RPC reply with an empty verifier, in bytes. The header counts towards the
+/// session's limits on reply sizes.
 const RPC_REPLY_HEADER: usize = 24;
 /// Free reply space, in bytes, that the server requires before it runs an operation that changes state. OPEN has the
 /// largest result of these operations.

@@ -1,5 +1,4 @@
-//! Notifications that another client has set the size of an open file, which the server sends to the Weir clients that
-//! have the file open.
+//! Notifications to Weir's clients: another client has set the size of a file that they have open.
 
 use super::callbacks::Callbacks;
 use super::compound::Compound;

@@ -266,7 +266,7 @@ impl State {
                 }
             };
         }
-        // Client owners are no secret. A caller with another verifier on another machine may be a different client with
+        // A client owner is no secret. A caller with another verifier on another machine may be a different client with
         // the same owner, so the caller may not replace an active client.
         let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
         if let Some((id, v, p)) = confirmed
@@ -331,7 +331,7 @@ impl State {
         self.clients.confirm(id);
     }
 
-    /// Removes a client with all its state; `why` is how its layouts end.
+    /// Removes a client with all its state; `why` says how the client's layouts end.
     pub(crate) fn drop_client(&mut self, id: ClientId, why: Gone) {
         let Some(client) = self.clients.remove(id) else { return };
         for session in client.sessions {

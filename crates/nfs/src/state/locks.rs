@@ -427,8 +427,8 @@ impl State {
         Ok(stateid4 { seqid: state.seqid, other })
     }
 
-    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not hold any lock.
-    /// Locks of clients with an expired lease do not count, because a LOCK removes such clients.
+    /// LOCKT (§18.11): returns the lock that conflicts with the requested lock. The lock-owner of the request need not
+    /// hold any lock. Locks of clients with an expired lease do not count, because a LOCK removes such clients.
     pub fn test_lock(
         &self,
         client: ClientId,

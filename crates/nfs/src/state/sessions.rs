@@ -422,9 +422,9 @@ impl State {
 
     /// BIND_CONN_TO_SESSION (§18.34): binds a connection to the fore channel, the backchannel or both.
     ///
-    /// If the session has no backchannel, CDFC4_BACK fails, and the other requested directions bind the fore channel. A
-    /// connection that is already bound to one channel can gain the other channel with CDFC4_FORE_OR_BOTH or
-    /// CDFC4_BACK_OR_BOTH. A connection never loses a channel.
+    /// If the session has no backchannel, CDFC4_BACK fails, and every other requested direction binds the connection to
+    /// the fore channel only. A connection that is already bound to one channel can gain the other channel with
+    /// CDFC4_FORE_OR_BOTH or CDFC4_BACK_OR_BOTH. A connection never loses a channel.
     ///
     /// # Errors
     /// BADSESSION. INVAL: the session has no backchannel, or the request would remove or add a channel of the

@@ -28,7 +28,8 @@ pub enum Kind {
     Delegation = 4,
 }
 
-/// The class of a stateid, which follows from its bytes alone.
+/// The class of a stateid: special, or ordinary with the kind of its state. The bytes of a stateid alone determine its
+/// class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// The special stateid [`ANONYMOUS`].
@@ -37,7 +38,7 @@ pub enum Form {
     Bypass,
     /// The special stateid [`CURRENT`].
     Current,
-    /// A stateid of this kind that the server may have issued since its start.
+    /// A stateid that names state of this kind. The server may have issued the stateid since its start.
     Ordinary(Kind),
 }
 

@@ -201,7 +201,7 @@ fn rename_supports_no_replace_and_exchange() {
     peer.ok(ops);
     assert_eq!(found("dir"), one);
 
-    // The server refuses renameat2(2) flags in NVERIFY, in a VERIFY with other attributes, and with unknown values.
+    // The server refuses renameat2(2) flags in NVERIFY, in a VERIFY with other attributes, and with unknown flags.
     let sent = crate::attrs::encode_renaming(Renaming::Exchange);
     let nverify = Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: sent.clone() });
     let verify = |attrmask: &[u32], attr_vals: &'static [u8]| {

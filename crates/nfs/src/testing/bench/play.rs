@@ -480,9 +480,8 @@ fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
 
 /// Sends random requests derived from `bytes`, and returns the server's counters.
 ///
-/// # Panics
-/// A reply is malformed, a retry gets another reply than the first transmission, or the server still has state after
-/// both clients are gone.
+/// # Panics A reply is malformed, a retry gets a reply that differs from the reply to the first transmission, or the
+/// server still has state after both clients are gone.
 pub fn play(bytes: &[u8]) -> Counters {
     let bench = Bench::default();
     let mut peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
