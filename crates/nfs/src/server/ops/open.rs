@@ -61,8 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check the grace period and the delegations again, because both may have changed while this OPEN waited for
-        // the return of delegations or for a fence.
+        // Check again: grace period and delegations may have changed while OPEN waited for delegations or fences.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {

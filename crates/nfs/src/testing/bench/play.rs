@@ -415,8 +415,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
         }
         4 => upgrade_and_downgrade(dice, seen, ops),
         5 => {
-            // The LOCK, LOCKT and LOCKU operations after this OPEN use the current stateid or a stateid from an earlier
-            // reply.
+            // LOCK, LOCKT and LOCKU after this OPEN use the current stateid or a stateid from an earlier reply.
             let current = stateid4 { seqid: 1, other: [0; 12] };
             ops.push(Arg::OP_OPEN(open(dice, seen)));
             for _ in 0..3 {
