@@ -473,7 +473,7 @@ pub fn encode_set(attrs: &SetAttrs) -> fattr4 {
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Returns the bitmap of the attributes that a request sets; replies carry it as `attrset`.
+/// Returns the bitmap of the attributes that a request sets; replies carry the bitmap as `attrset`.
 pub fn set_mask(attrs: &SetAttrs) -> Mask {
     set::put(attrs, &mut Writer::new())
 }

@@ -87,7 +87,7 @@ pub enum Squash {
 }
 
 impl Squash {
-    /// Returns the mapped credentials; `None` if the mapping leaves `cred` unchanged.
+    /// Returns the credentials `cred` after this mapping; `None` if the mapping leaves `cred` unchanged.
     pub fn apply(self, cred: &Cred) -> Option<Cred> {
         match self {
             Squash::Nobody => None,

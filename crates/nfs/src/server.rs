@@ -190,7 +190,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Changes the state tables, and removes the effects ([`Effect`]) of the change from the tables under the same
-    /// lock. So the request that caused the effects carries them out, and no other request does.
+    /// lock. So exactly the request that caused the effects carries out the effects.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -237,8 +237,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Counts in `ending_layouts` the returned layouts, until the file system has processed the return. The caller
-    /// holds the lock of `state`.
+    /// Counts in `ending_layouts` the returned layouts, until the file system has processed the return of these
+    /// layouts. The caller holds the lock of `state`.
     fn count_returned(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
             lock(&self.ending_layouts).entry(*file).or_default().all += 1;
@@ -369,9 +369,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or with
-    /// its last CLOSE if that is later. If replaced files use too much of the free disk space, the server frees the
-    /// oldest of them earlier.
+    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or at the
+    /// file's last CLOSE, whichever is later. If replaced files use too much of the free disk space, the server frees
+    /// the oldest of them earlier.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
         // Add the file to `lingering` before `orphans`, so that a concurrent CLOSE does not free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
@@ -409,8 +409,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan, unless a client has it open or the grace period still permits a reclaim of an open. The orphan
-    /// scan at the end of the grace period frees the remaining orphans.
+    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the grace
+    /// period. The orphan scan at the end of the grace period frees the remaining orphans.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);

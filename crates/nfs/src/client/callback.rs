@@ -76,8 +76,8 @@ pub struct Pending {
     tag: Bytes,
     sequence: CB_SEQUENCE4resok,
     numbers: Vec<nfs_cb_opnum4>,
-    /// The operation that ends the callback because the client cannot execute it, with its error status. `None` if the
-    /// client can execute all operations.
+    /// The first operation that the client cannot execute, with the error status with which the callback ends. `None`
+    /// if the client can execute all operations.
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 

@@ -173,7 +173,7 @@ impl Results {
         }
     }
 
-    /// Reads the next result, which must be a success of `op` with a body (`...resok`).
+    /// Reads the next result, which must be a successful result of `op` with a body (`...resok`).
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed. After a failed operation, [`Results::rest`] still returns the
@@ -183,7 +183,7 @@ impl Results {
         Ok(self.ops.body()?)
     }
 
-    /// Reads the next result, which must be a success of `op` without a body.
+    /// Reads the next result, which must be a successful result of `op` without a body.
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed.
@@ -191,7 +191,7 @@ impl Results {
         self.enter(op)
     }
 
-    /// Reads the next result, which must be a success of one of `ops` without a body.
+    /// Reads the next result, which must be a successful result of one of `ops` without a body.
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed.

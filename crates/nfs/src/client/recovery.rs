@@ -67,11 +67,11 @@ pub fn continuity(before: &Identity, after: &Identity) -> Continuity {
 /// What the client does after a failed EXCHANGE_ID or CREATE_SESSION.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Send the same request again after a pause.
+    /// Send the failed request again after a pause.
     Wait,
     /// Send EXCHANGE_ID again, then CREATE_SESSION.
     StartOver,
-    /// Report the failure to the caller, without another try.
+    /// Report the failure to the caller, and do not send the request again.
     GiveUp,
 }
 

@@ -317,7 +317,7 @@ enum Opening {
     Session(Sequenced),
     /// The operation runs without a session (RFC 8881 §2.10.6).
     Alone,
-    /// The reply is complete, because of an error or from the reply cache.
+    /// The reply is complete: it reports an error, or comes from the reply cache.
     Done(Segments),
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::*;
 
-/// The pause before the server repeats a recall that the client answered with DELAY or did not answer.
+/// The pause before the server repeats a CB_LAYOUTRECALL that the client answered with DELAY or did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Guard that prevents new layouts of a file, until the guard is dropped.

@@ -388,7 +388,7 @@ fn fitting(access: u32, want: Want) -> Option<DelegationKind> {
 impl State {
     /// Grants a delegation of a file that the client has just opened with these access bits, if possible.
     ///
-    /// `change` is the file's change attribute that the reply contains.
+    /// `change` is the file's change attribute that the OPEN reply contains.
     ///
     /// # Errors
     /// Returns why the server grants no delegation.

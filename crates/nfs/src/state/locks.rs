@@ -260,8 +260,8 @@ impl Locks {
         self.under(open).iter().for_each(|other| self.remove(other));
     }
 
-    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise the lock-owner leaves the
-    /// queue.
+    /// Records that the server denied a LOCK of `me`. If `wait` is set, the lock-owner joins the queue of waiters;
+    /// otherwise the lock-owner leaves the queue.
     fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
         let client = me.0;
         let full = self.full(client, 1);
@@ -276,7 +276,7 @@ impl Locks {
         count(&mut self.used, client, before, after);
     }
 
-    /// Removes a lock-owner from the queue after the server has granted the lock.
+    /// Removes a lock-owner from the queue of waiters after the server has granted the requested lock.
     fn stop_waiting(&mut self, me: &Owner, file: FileId, span: Span) {
         let Some(locks) = self.by_file.get_mut(&file) else { return };
         let before = locks.waiting.of_client(me.0);

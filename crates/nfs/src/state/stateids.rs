@@ -115,7 +115,7 @@ pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
 }
 
 impl State {
-    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid gets. Special
+    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid would get. Special
     /// stateids get BAD_STATEID.
     pub fn test_stateid(&self, client: ClientId, stateid: &stateid4) -> nfsstat4 {
         let result = match form(stateid, self.config.boot_epoch) {

@@ -155,7 +155,8 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     // the kernel client repeats the lookup.
     assert_eq!(kernel.fails(by_handle(&second, access)), NFS4ERR_STALE);
     assert_eq!(kernel.fails(vec![putfh(&first)]), NFS4ERR_STALE);
-    // Weir's client looked up the name just before the rename, and still reads the file that had the name then.
+    // Weir's client looked up the name just before the rename, and still reads the file that had the name before the
+    // rename.
     for looked_up in [&first, &second] {
         let opened = opened(&peer.ok(by_handle(looked_up, access))[1]);
         peer.ok(close(looked_up, opened.stateid));
