@@ -410,7 +410,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the grace
-    /// period. The orphan scan at the end of the grace period frees the remaining orphans.
+    /// period. An orphan in `lingering` also stays. The orphan scan at the end of the grace period frees the remaining
+    /// orphans.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
