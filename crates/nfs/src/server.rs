@@ -277,7 +277,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
     /// Carries out, in order, the effects of a change of the state tables ([`Effect`]), and then the further effects
     /// that these actions cause. Returns the first failure to store or delete a client record, because the request must
-    /// then fail too. Logs all other failures.
+    /// then fail too. Logs every failure.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);

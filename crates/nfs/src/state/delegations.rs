@@ -24,7 +24,8 @@ const COOLING: Duration = Duration::from_secs(60);
 const COOLING_MAX: usize = 4096;
 
 /// How long a client without a backchannel connection has to return a data delegation ([`WANT_DATA`]) before the server
-/// revokes the delegation. The time is short, because the client was most likely killed and other clients wait.
+/// revokes the delegation. The time is short, because the client was most likely killed, and other clients wait for the
+/// file.
 const UNREACHED: Duration = Duration::from_secs(5);
 
 /// Largest number of lease periods that a client has to return a delegation, while it keeps writing back dirty data.

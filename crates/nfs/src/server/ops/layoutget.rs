@@ -9,7 +9,7 @@ use crate::server::files::whole_range;
 use crate::state::layouts::{Filter, Segment};
 use wire::nfs4::*;
 
-/// Bytes of a LAYOUTGET result besides the layout body: flag, stateid, count, range, iomode, type and length.
+/// Length in bytes of a LAYOUTGET result without the layout body: flag, stateid, count, range, iomode, type and length.
 const FRAME: usize = 4 + 16 + 4 + 16 + 4 + 4 + 4;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(

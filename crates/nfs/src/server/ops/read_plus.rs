@@ -10,7 +10,8 @@ use types::Status;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// Bytes of a READ_PLUS result besides the data: end-of-file flag, count, one hole, and the header of the data.
+/// Length in bytes of a READ_PLUS result without the data: end-of-file flag, count, one hole, and the header of the
+/// data.
 const FRAME: usize = 4 + 4 + 20 + 16;
 
 /// The result of READ_PLUS: at most one hole, followed by at most one range of data. Holes after the first byte of data

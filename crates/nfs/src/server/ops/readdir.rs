@@ -10,7 +10,7 @@ use types::{Attrs, DirEntry};
 use wire::nfs4::*;
 use xdr::{Segments, Writer};
 
-/// Bytes of a READDIR result besides the entries: cookie verifier, end of the list, `eof`.
+/// Length in bytes of a READDIR result without the entries: cookie verifier, end of the list, `eof`.
 const FRAME: usize = 16;
 /// Largest number of entries that the server requests from the file system in one call.
 const PAGE: usize = 512;
