@@ -284,7 +284,7 @@ pub const SETTABLE: Mask = Mask::of(&[
 /// Attributes that clients can set but not read; GETATTR, VERIFY and READDIR refuse them (RFC 8881 §5.5).
 pub const WRITE_ONLY: Mask = Mask::of(&[FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET]);
 
-/// The attributes that make up [`types::Attrs`].
+/// The attributes whose values form [`types::Attrs`]: type, size, mode, owners, times and others of one file.
 pub const OBJECT: Mask = Mask::of(&[
     FATTR4_TYPE,
     FATTR4_CHANGE,
@@ -302,7 +302,7 @@ pub const OBJECT: Mask = Mask::of(&[
     FATTR4_TIME_MODIFY,
 ]);
 
-/// The attributes that make up [`types::StatFs`].
+/// The attributes whose values form [`types::StatFs`]: inodes and bytes of the file system, free and in total.
 pub const STATFS: Mask = Mask::of(&[
     FATTR4_FILES_AVAIL,
     FATTR4_FILES_FREE,
@@ -473,7 +473,7 @@ pub fn encode_set(attrs: &SetAttrs) -> fattr4 {
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Returns the bitmap of the attributes that a request sets; replies carry it as `attrset`.
+/// Returns the bitmap of the attributes that a request sets; replies carry the bitmap as `attrset`.
 pub fn set_mask(attrs: &SetAttrs) -> Mask {
     set::put(attrs, &mut Writer::new())
 }

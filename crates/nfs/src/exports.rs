@@ -1,9 +1,9 @@
 //! Exports of the NFS server: which export a filehandle belongs to, which exports a caller sees, and the terms of each
 //! export.
 //!
-//! An export is a directory that clients may mount, with its own terms. Outside of exports, clients see only the
-//! directories that lead to exports (the pseudo file system, RFC 8881 §7.3). The file system decides which exports
-//! exist.
+//! An export is a directory that clients may mount, with its own terms of access: read-only or not, and the mapping of
+//! user ids. Outside of exports, clients see only the directories that lead to exports (the pseudo file system, RFC
+//! 8881 §7.3). The file system decides which exports exist.
 
 use types::{Cred, FileId};
 
@@ -58,7 +58,7 @@ impl Place {
 }
 
 impl Default for Place {
-    /// Returns the position of the root directory of the file system, in the export of this directory.
+    /// Returns the position of the root directory of the file system, where this directory itself is an export.
     fn default() -> Self {
         Place { root: FileId::ROOT, terms: 0, epoch: 0 }
     }
@@ -87,7 +87,7 @@ pub enum Squash {
 }
 
 impl Squash {
-    /// Returns the mapped credentials; `None` if the mapping leaves `cred` unchanged.
+    /// Returns the credentials `cred` after this mapping; `None` if the mapping leaves `cred` unchanged.
     pub fn apply(self, cred: &Cred) -> Option<Cred> {
         match self {
             Squash::Nobody => None,

@@ -23,7 +23,7 @@ pub struct Ctx {
     /// The time at which the request arrived, by the server's clock.
     pub now: Timestamp,
     /// The client id (`clientid4`) of the session that sent the request; 0 for work of the server itself, such as
-    /// reaping and lease expiry.
+    /// freeing orphans and ending expired leases.
     pub client: u64,
     /// The NFSv4 minor version of the request: 1 or 2.
     pub minor: u32,
@@ -72,7 +72,7 @@ pub struct Change {
     pub before: u64,
     /// The change attribute after the operation.
     pub after: u64,
-    /// Whether the two values are from one atomic operation, so that no other change lies between them.
+    /// Whether `before` and `after` are from one atomic operation, so that no other change happened between them.
     pub atomic: bool,
 }
 
@@ -153,9 +153,9 @@ pub struct Opened {
     pub change: Change,
 }
 
-/// A callback of the server that returns whether the file system may free a regular file at once when the file loses
-/// its last name. The callback returns true if no client has the file open or is about to open the file. One removal
-/// may call the callback for several files.
+/// A function of the server, which the file system calls when a regular file loses its last name. The function returns
+/// whether the file system may free the file at once, because no client has the file open or is about to open the file.
+/// One REMOVE or RENAME may call the function for several files.
 pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
 
 /// The result of [`FileSystem::remove`].
@@ -405,8 +405,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Returns the present position (export) of a file, for the position in a filehandle that a client got before the
-    /// list of exports changed ([`Place::epoch`]).
+    /// Returns the current position (export) of a file. `place` is the position from a filehandle that the client got
+    /// before the list of exports changed ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
@@ -488,8 +488,8 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. If `ends`
-    /// returns true for the file, the call frees the file at once instead, as [`FileSystem::reap`] does.
+    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. But if the
+    /// function `ends` returns true for this file, the call frees the file at once, as [`FileSystem::reap`] does.
     fn remove(
         &self,
         ctx: &Ctx,
@@ -514,7 +514,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the target of a symbolic link; `Inval` for any other object.
     fn readlink(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Reads up to `len` bytes from `offset`. At or beyond the end of the file it returns no bytes and `eof`.
+    /// Reads up to `len` bytes from `offset`. If `offset` is at or beyond the end of the file, returns no bytes and
+    /// sets `eof`.
     fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
 
     /// Writes `data` at `offset`, at least as durably as `stable`.
@@ -527,9 +528,9 @@ pub trait FileSystem: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Copies a prefix of `_range`, at least one byte, to offset `_target` of another file, as an unstable write. The
-    /// iods copy the bytes without this server. Returns `None` if the iods cannot copy the bytes; the NFS server then
-    /// reads and writes the bytes itself.
+    /// Copies the first bytes of `_range`, at least one byte, to offset `_target` of another file, as an unstable
+    /// write. The iods copy the bytes without this server. Returns `None` if the iods cannot copy the bytes; the NFS
+    /// server then reads and writes the bytes itself.
     fn copy(
         &self,
         _ctx: &Ctx,
@@ -556,7 +557,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Informs the file system that a client has closed a file; `_wrote` says whether the open permitted writing. The
-    /// file system can query the final size now.
+    /// file system can now query the data servers for the final file size.
     fn closed(&self, _ctx: &Ctx, _file: FileId, _wrote: bool) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
@@ -593,8 +594,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Reserves disk space for a range, and extends a shorter file to the end of the range.
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
-    /// Extends a file to at least `end` bytes, as an unstable write of no bytes. It never shortens the file, even if
-    /// another client extends the file at the same time. A later COMMIT makes the size durable, unless the write
+    /// Extends a file to at least `end` bytes, as an unstable write of no bytes. The call never shortens the file, even
+    /// if another client extends the file at the same time. A later COMMIT makes the size durable, unless the write
     /// verifier has changed by then.
     fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
 
@@ -609,9 +610,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// is unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies a LAYOUTCOMMIT, in which a client states the extent and time of its writes under a layout. `body` is the
-    /// layout type with its own body, `last_byte` the offset of the last byte written. It never shortens the file.
-    /// Returns the new file size if the size changed.
+    /// Applies a LAYOUTCOMMIT, in which a client states the extent and time of its writes under a layout. `body`
+    /// contains the layout type and the body of the layout update (`layoutupdate4`); `last_byte` is the offset of the
+    /// last byte written. A LAYOUTCOMMIT never shortens the file. Returns the new file size if the size changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,
@@ -679,8 +680,8 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(0) }
     }
 
-    /// Stores a client record durably. The server waits for this before it replies to the client's first OPEN or
-    /// LAYOUTGET.
+    /// Stores a client record durably. The server waits until the record is durable before it replies to the client's
+    /// first OPEN or LAYOUTGET.
     fn persist_client(&self, record: ClientRecord) -> impl Future<Output = Result<()>> + Send;
 
     /// Deletes the record of a client owner (`co_ownerid`). A missing record is no error.

@@ -72,9 +72,9 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that are removed from `state` but whose end the file system is still processing: the file system fences
-    /// the holders or collects their writes. Until the file system has finished, these layouts count as held. Lock
-    /// order: after `state`.
+    /// Layouts that `state` no longer contains, but whose end the file system is still processing, for example by
+    /// fencing the former holder. Until the file system has finished, these layouts count as held. Lock order: after
+    /// `state`.
     ending_layouts: Mutex<HashMap<FileId, EndingLayouts>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -190,7 +190,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Changes the state tables, and removes the effects ([`Effect`]) of the change from the tables under the same
-    /// lock. So the request that caused the effects carries them out, and no other request does.
+    /// lock. So exactly the request that caused the effects carries out the effects.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -237,8 +237,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Counts in `ending_layouts` the returned layouts, until the file system has processed the return. The caller
-    /// holds the lock of `state`.
+    /// Counts in `ending_layouts` the returned layouts, until the file system has processed the return of these
+    /// layouts. The caller holds the lock of `state`.
     fn count_returned(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
             lock(&self.ending_layouts).entry(*file).or_default().all += 1;
@@ -275,9 +275,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.ending_layouts).get(&file).is_some_and(|ending_layouts| ending_layouts.fencing > 0)
     }
 
-    /// Carries out the effects of a change of the state tables ([`Effect`]) in order, and the new effects that result
-    /// from carrying out these effects. Returns the first failure to store or delete a client record, because the
-    /// request must then fail too. Logs all other failures.
+    /// Carries out, in order, the effects of a change of the state tables ([`Effect`]), and then the further effects
+    /// that these actions cause. Returns the first failure to store or delete a client record, because the request must
+    /// then fail too. Logs every failure.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
@@ -360,7 +360,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Frees a file that has lost its last name: immediately, or with its last CLOSE.
+    /// Frees a file that has lost its last name: immediately if no client has the file open, otherwise at its last
+    /// CLOSE.
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
@@ -368,9 +369,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or with
-    /// its last CLOSE if that is later. If replaced files use too much of the free disk space, the server frees the
-    /// oldest of them earlier.
+    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or at the
+    /// file's last CLOSE, whichever is later. If replaced files use too much of the free disk space, the server frees
+    /// the oldest of them earlier.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
         // Add the file to `lingering` before `orphans`, so that a concurrent CLOSE does not free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
@@ -401,14 +402,16 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reaping).contains_key(&file)
     }
 
-    /// Frees a file that has had no name since before this start of the server: immediately, or with its last CLOSE.
+    /// Frees a file that has had no name since before this start of the server: immediately if no client has the file
+    /// open, otherwise at its last CLOSE.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan, unless a client has it open or the grace period still permits a reclaim of an open. The orphan
-    /// scan at the end of the grace period frees the remaining orphans.
+    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the grace
+    /// period. An orphan in `lingering` also stays. The orphan scan at the end of the grace period frees the remaining
+    /// orphans.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
@@ -486,14 +489,14 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
     /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
     /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So the two checks
-        // under this lock miss no OPEN.
+        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So an OPEN by
+        // name is either visible in `state` or still counted in `opening`, while this lock is held.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;
         if unknown {
-            // Mark the file as being freed before releasing the lock. An OPEN that begins later then finds the mark, or
-            // does not find the file at all.
+            // Mark the file as being freed before releasing the lock of `state`. An OPEN that begins later then finds
+            // the mark, or does not find the file at all.
             lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
         }
         unknown

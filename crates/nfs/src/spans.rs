@@ -118,7 +118,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         &self.0[self.touched(span)]
     }
 
-    /// Returns the first locked range that conflicts with a lock of this kind by another lock-owner.
+    /// Returns the first locked range that conflicts with a lock of this kind on `span` by another lock-owner.
     pub fn conflict(&self, span: Span, kind: LockKind) -> Option<&Held<T>> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }
@@ -126,7 +126,7 @@ impl<T: Copy + PartialEq> Spans<T> {
     /// Replaces the locks on the bytes of `span` by one lock. If `lock` is `None`, unlocks the bytes.
     pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
         let touched = self.touched(span);
-        // Include the adjacent ranges, because the new range may merge with them.
+        // Include the adjacent locked ranges, because the new range may merge with them.
         let from = touched.start.saturating_sub(1);
         let to = (touched.end + 1).min(self.0.len());
         let mut out: Vec<Held<T>> = Vec::with_capacity(to - from + 2);

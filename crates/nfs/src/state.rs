@@ -41,8 +41,8 @@ pub struct ClientId(pub clientid4);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(pub u64);
 
-/// The authenticated sender of a request. The server uses it to check the owner of client records and to detect false
-/// retries (RFC 8881 §18.35.4).
+/// The authenticated sender of a request. The server uses the principal to check the owner of client records and to
+/// detect false retries (RFC 8881 §18.35.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Principal {
     /// A sender without authentication (AUTH_NONE).
@@ -167,8 +167,8 @@ pub enum Effect {
     },
     /// The last open and the last delegation of this file have ended. Free the file if it has no name.
     LastClose(FileId),
-    /// A client no longer holds a layout, without having sent LAYOUTRETURN. Report this to the file system, and fence
-    /// the holder if `why` requires it.
+    /// A client no longer holds a layout, without having sent LAYOUTRETURN. Report the end of the layout to the file
+    /// system, and fence the holder if `why` requires it.
     LayoutGone {
         /// The client that held the layout.
         client: ClientId,
@@ -232,7 +232,7 @@ pub struct State {
     /// Clients that the server removed because other clients wanted their state. The next [`State::expire`] returns
     /// these clients.
     pub(crate) expelled: Vec<leases::Expired>,
-    /// The index in the next stateid. It only grows, so no two stateids of one boot epoch are equal.
+    /// The index in the next stateid. The index only grows, so no two stateids of one boot epoch are equal.
     pub(crate) next_stateid: u64,
 }
 

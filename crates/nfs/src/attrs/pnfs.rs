@@ -18,8 +18,8 @@ fn take_types(input: &mut Reader) -> Result<Vec<u32>, Malformed> {
     input.array(TYPES_MAX, Reader::u32)
 }
 
-/// Encodes `mdsthreshold4` (RFC 8881 §3.3.22). The encoding lists the hints of one layout type in ascending order of
-/// their bit numbers.
+/// Encodes `mdsthreshold4` (RFC 8881 §3.3.22). The encoding lists the thresholds of one layout type in ascending order
+/// of their bit numbers.
 fn put_thresholds(out: &mut Writer, items: &[Threshold]) {
     out.array(items, |out, item| {
         let hints = [item.read_size, item.write_size, item.read_iosize, item.write_iosize];

@@ -13,13 +13,13 @@ use xdr::{Malformed, Reader, Segments, Xdr};
 /// larger number ends with NFS4ERR_RESOURCE. Weir's server sends one recall or notification in each CB_COMPOUND.
 const EVENTS_MAX: usize = 64;
 
-/// A callback operation of the server, which the caller of this module executes and for which the caller returns a
-/// status.
+/// A callback operation that the server sent. The caller of this module executes the operation and returns a status for
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK if the client will send LAYOUTRETURN, and NFS4ERR_NOMATCHING_LAYOUT if
-    /// the client holds no such layout. Answer NFS4ERR_DELAY if the client still waits for a reply that the callback
-    /// refers to.
+    /// CB_LAYOUTRECALL (§20.3) recalls layouts. Answer NFS4_OK if the client will send LAYOUTRETURN, and
+    /// NFS4ERR_NOMATCHING_LAYOUT if the client holds no such layout. Answer NFS4ERR_DELAY if the client still waits for
+    /// a reply that the callback refers to.
     LayoutRecall(CB_LAYOUTRECALL4args),
     /// CB_RECALL (§20.2) recalls a delegation. Answer NFS4_OK if the client will send DELEGRETURN, and
     /// NFS4ERR_BAD_STATEID if the client holds no such delegation.
@@ -54,7 +54,7 @@ pub struct DeviceChange {
 /// Whether a device has a new address or is deleted (`notify_deviceid_type4`, §20.12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceChangeKind {
-    /// The device has a new address. If `immediate` is set, the client must not use the old address any more.
+    /// The device has a new address. If `immediate` is set, the client must stop using the old address at once.
     Changed {
         /// `ndc_immediate`: the client must stop I/O to the old address at once.
         immediate: bool,
@@ -76,8 +76,8 @@ pub struct Pending {
     tag: Bytes,
     sequence: CB_SEQUENCE4resok,
     numbers: Vec<nfs_cb_opnum4>,
-    /// The operation that ends the callback because the client cannot execute it, with its error status. `None` if the
-    /// client can execute all operations.
+    /// The first operation that the client cannot execute, with the error status with which the callback ends. `None`
+    /// if the client can execute all operations.
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 
@@ -120,8 +120,8 @@ impl Callbacks {
         Ok(self.sequence(header, input).unwrap_or_else(|(op, status)| Incoming::Reply(failure(op, status, tag))))
     }
 
-    /// Executes CB_SEQUENCE. On an error, the reply to the callback contains only the operation and the status that the
-    /// error names.
+    /// Executes CB_SEQUENCE. On an error, the whole reply is one failed operation with the operation number and the
+    /// status from the error.
     fn sequence(&mut self, header: CbArgsHeader, input: Reader) -> Result<Incoming, (nfs_cb_opnum4, nfsstat4)> {
         let of_sequence = |status| (OP_CB_SEQUENCE, status);
         let mut ops = Ops::new(header.numops, input);

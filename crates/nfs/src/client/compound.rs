@@ -7,8 +7,8 @@ use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
 use wire::nfs4::*;
 use xdr::{Malformed, Segments, Writer, Xdr};
 
-/// Initial capacities of the buffers of a request: bytes of arguments, and number of operations. Most requests fit
-/// without reallocation.
+/// Initial capacity of the buffer for the encoded arguments of a request, in bytes, and (`OPERATIONS`) of the list of
+/// its operations. Most requests fit without reallocation.
 const ROOM: usize = 256;
 const OPERATIONS: usize = 8;
 
@@ -173,7 +173,7 @@ impl Results {
         }
     }
 
-    /// Reads the next result, which must be a success of `op` with a body (`...resok`).
+    /// Reads the next result, which must be a successful result of `op` with a body (`...resok`).
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed. After a failed operation, [`Results::rest`] still returns the
@@ -183,7 +183,7 @@ impl Results {
         Ok(self.ops.body()?)
     }
 
-    /// Reads the next result, which must be a success of `op` without a body.
+    /// Reads the next result, which must be a successful result of `op` without a body.
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed.
@@ -191,7 +191,7 @@ impl Results {
         self.enter(op)
     }
 
-    /// Reads the next result, which must be a success of one of `ops` without a body.
+    /// Reads the next result, which must be a successful result of one of `ops` without a body.
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed.

@@ -9,7 +9,8 @@ use xdr::Malformed;
 pub const LOAD: Mask = Mask::of(&[FATTR4_WEIR_QUEUE_DELAY]);
 /// The attribute set with the policy of a file, and the queueing delay of requests on the mgr.
 pub const POLICY: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
-/// The durability barrier: the server delays its reply until every change to which it has already replied is durable.
+/// The attribute that works as a durability barrier: the server replies to a GETATTR of this attribute only after every
+/// change to which it has already replied is durable.
 pub const SETTLED: Mask = Mask::of(&[FATTR4_WEIR_SETTLED]);
 /// All attributes of [`types::Attrs`], and the queueing delay of requests on the mgr.
 pub const ATTRS: Mask = attrs::OBJECT.or(LOAD);

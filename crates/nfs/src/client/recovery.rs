@@ -5,8 +5,8 @@ use crate::client::session::Identity;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// A recovery action that a status flag of a SEQUENCE reply requires (RFC 8881 §18.46.3). The client carries out
-/// several actions in the order of these variants.
+/// A recovery action that a status flag of a SEQUENCE reply requires (RFC 8881 §18.46.3). If several actions are
+/// required, the client carries them out in the order of these variants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Task {
     /// Wait until the session has no request in flight, then replace the session by a new session.
@@ -45,14 +45,15 @@ pub fn tasks(flags: u32) -> Vec<Task> {
 pub enum Continuity {
     /// The server still has the client record with opens, locks and layouts. Only the session is lost.
     Kept,
-    /// The same server (or its successor) replies, but has lost the client's state. The client must reclaim its state
-    /// within the grace period.
+    /// A server with the same server scope replies, for example the same server after a restart, but it has lost the
+    /// client's state. The client must reclaim its state within the grace period.
     Lost,
-    /// Another server replies, so the client's filehandles and stateids are invalid.
+    /// A server with another server scope replies, so the client's filehandles and stateids are invalid.
     Elsewhere,
 }
 
-/// Compares the replies to EXCHANGE_ID from before and after the loss of a session (§2.10.4, §8.4.2).
+/// Compares the reply to the first EXCHANGE_ID with the reply to the EXCHANGE_ID that the client sent after it had lost
+/// its session (§2.10.4, §8.4.2).
 pub fn continuity(before: &Identity, after: &Identity) -> Continuity {
     if before.scope != after.scope {
         Continuity::Elsewhere
@@ -66,11 +67,11 @@ pub fn continuity(before: &Identity, after: &Identity) -> Continuity {
 /// What the client does after a failed EXCHANGE_ID or CREATE_SESSION.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Send the same request again after a pause.
+    /// Send the failed request again after a pause.
     Wait,
     /// Send EXCHANGE_ID again, then CREATE_SESSION.
     StartOver,
-    /// Report the failure to the caller, without another try.
+    /// Report the failure to the caller, and do not send the request again.
     GiveUp,
 }
 
@@ -83,7 +84,8 @@ pub fn exchange_id_failed(status: nfsstat4) -> Next {
     }
 }
 
-/// Returns what the client does after a failed CREATE_SESSION. The client id or its sequence number may be out of date.
+/// Returns what the client does after a failed CREATE_SESSION. The client id, or the sequence number of the
+/// CREATE_SESSION, may be out of date.
 pub fn create_session_failed(status: nfsstat4) -> Next {
     match status {
         NFS4ERR_DELAY => Next::Wait,

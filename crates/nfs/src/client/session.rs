@@ -127,7 +127,7 @@ pub enum Unusable {
     /// attribute.
     #[error("the server granted a session whose {0} is too small")]
     TooSmall(&'static str),
-    /// The reply carries the sequence number of another CREATE_SESSION.
+    /// The reply carries a sequence number that differs from the sequence number in the client's CREATE_SESSION.
     #[error("the server replied to a CREATE_SESSION that this client did not send")]
     WrongSequence,
 }
@@ -318,8 +318,8 @@ impl Session {
                 self.slots.misordered(ticket);
                 if self.slots.is_dead() { Outcome::SessionLost } else { Outcome::Again }
             }
-            // The server executed another request with this slot and sequence number, so this slot advances to the next
-            // sequence number.
+            // The server executed a different request with this slot and sequence number, so this slot advances to the
+            // next sequence number.
             NFS4ERR_SEQ_FALSE_RETRY => {
                 self.slots.done(ticket);
                 Outcome::Again
@@ -371,7 +371,7 @@ impl Session {
     }
 
     /// Returns whether the server has replied to a request that the client sent less than `within` ago. Returns false
-    /// if the clock was set back.
+    /// if `now` is earlier than the time of that request, because the clock was set back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
         now >= self.renewed && now.since(self.renewed) < within
     }

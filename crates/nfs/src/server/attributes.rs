@@ -47,7 +47,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(mask.and(attrs::supported(&self.info(), self.ctx.minor).or(attrs::PRIVATE)))
     }
 
-    /// Returns the attribute values that do not depend on the file, if `mask` contains them.
+    /// Returns attribute values that do not depend on the file: at least the values that `mask` requests.
     pub(super) async fn common_values(&self, mask: Mask) -> Answer<Values> {
         let info = self.info();
         let mut values = Values {

@@ -17,8 +17,8 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
-/// Length of the header of an accepted RPC reply with an empty verifier, in bytes. It counts towards the session's
-/// limits on reply sizes.
+/// Length of the header of an accepted RPC reply with an empty verifier, in bytes. The header counts towards the
+/// session's limits on reply sizes.
 const RPC_REPLY_HEADER: usize = 24;
 /// Free reply space, in bytes, that the server requires before it runs an operation that changes state. OPEN has the
 /// largest result of these operations.
@@ -26,7 +26,7 @@ const RESULT_ROOM: usize = 160;
 /// The user id and group id of callers without credentials.
 const NOBODY: u32 = 65534;
 
-/// A received COMPOUND, with its sender and time.
+/// A received COMPOUND, with its sender and its time of arrival.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The connection on which the request arrived.
@@ -83,9 +83,9 @@ impl From<Status> for Refusal {
 /// The outcome of an operation: the body of a successful result, or the error.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// The body of a successful result, without the status.
+/// The body of the result of a successful operation, without the status.
 pub(super) trait Body {
-    /// Encodes the body.
+    /// Encodes the body of the result.
     fn put(&self, out: &mut Writer);
 }
 
@@ -119,7 +119,8 @@ pub(super) struct Handle {
 /// A COMPOUND in execution: the state that its operations read and change, such as the current filehandle.
 pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) server: &'a Server<F, C>,
-    /// The context of calls to the file system. `cred` and `place` follow the current filehandle.
+    /// The context of calls to the file system. Every change of the current filehandle sets `place` to the export of
+    /// this filehandle, and `cred` to the credentials as that export maps them.
     pub(super) ctx: Ctx,
     /// The credentials of the sender, before the export maps them.
     pub(super) caller: Cred,
@@ -144,7 +145,7 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     /// Number of operations in the COMPOUND after the current operation.
     pub(super) left: u32,
     /// Space in the reply, in bytes, for the body of the current operation's result. If the body is larger, the
-    /// operation fails with the error `beyond`.
+    /// operation fails with the error in the field `beyond`.
     pub(super) room: usize,
     pub(super) beyond: nfsstat4,
 }
@@ -229,15 +230,15 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         }
     }
 
-    /// Resolves a stateid argument: the special "current" stateid stands for the current stateid with any sequence
-    /// number (§8.2.3).
+    /// Resolves a stateid argument: the special "current" stateid stands for the current stateid. Its sequence number
+    /// becomes 0, so that any sequence number is valid (§8.2.3).
     ///
     /// # Errors
     /// BAD_STATEID if the argument is "current" and the current stateid is a special stateid (§16.2.3.1.2).
     pub(super) fn stateid(&self, asked: stateid4) -> Answer<stateid4> {
         let stateid = self.exact_stateid(asked)?;
-        // Keep the sequence number of a layout stateid: it says which LAYOUTGET replies the client has seen, and is
-        // never 0 (§12.5.3).
+        // Keep the sequence number of a layout stateid, because this number says which LAYOUTGET replies the client has
+        // seen, and is never 0 (§12.5.3).
         let any_age = asked == CURRENT && !stateids::is_of_layout(&stateid);
         Ok(if any_age { stateid4 { seqid: 0, ..stateid } } else { stateid })
     }
@@ -316,7 +317,7 @@ enum Opening {
     Session(Sequenced),
     /// The operation runs without a session (RFC 8881 §2.10.6).
     Alone,
-    /// The reply is complete, because of an error or from the reply cache.
+    /// The reply is complete: it reports an error, or comes from the reply cache.
     Done(Segments),
 }
 
@@ -348,9 +349,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
-        // If SEQUENCE renewed an expired lease, these effects store the client record before the client gets new state.
-        // If the file system cannot store the record, the client cannot reclaim after a restart, but this request can
-        // continue.
+        // If SEQUENCE renewed an expired lease, the effects of SEQUENCE store the client record before the client gets
+        // new state. If the file system cannot store the record, the client cannot reclaim after a restart, but this
+        // request can continue.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {

@@ -25,8 +25,8 @@ impl Default for ExportOfOpens {
 
 impl ExportOfOpens {
     /// Records the export through which a client opened a file. When the number of entries has doubled since the last
-    /// removal, the call removes the entries of all files for which `in_use` is false. So the amortised cost of a call
-    /// is constant.
+    /// removal of entries, the call removes the entries of all files that no client uses (`in_use` returns false). So
+    /// the amortised cost of a call is constant.
     pub(super) fn note(&mut self, client: u64, file: FileId, place: Place, in_use: impl Fn(FileId) -> bool) {
         if (place.root, place.epoch) == (FileId::ROOT, 0) {
             self.roots.remove(&(client, file));

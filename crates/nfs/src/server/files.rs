@@ -40,7 +40,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(attrs)
     }
 
-    /// Returns ACCESS unless the caller has all these [`access`] bits on the file.
+    /// Returns the error ACCESS unless the caller has all these [`access`] bits on the file.
     pub(super) async fn check_access(&self, file: FileId, bits: u32) -> Answer<()> {
         let granted = self.fs().access(&self.ctx, file, bits).await?;
         if granted & bits == bits { Ok(()) } else { Err(NFS4ERR_ACCESS.into()) }
@@ -110,8 +110,8 @@ pub(super) fn denied(by: Denied) -> Refusal {
     Refusal { status: NFS4ERR_DENIED, body: body.to_bytes() }
 }
 
-/// Converts offset and length of a layout or hint to a range. A length of `u64::MAX` reaches to the end of the file,
-/// even if the file grows.
+/// Converts offset and length of a layout request or an IO_ADVISE hint to a range. A length of `u64::MAX` reaches to
+/// the end of the file, even if the file grows.
 pub(super) fn whole_range(offset: u64, len: u64) -> Result<ByteRange, nfsstat4> {
     if len == u64::MAX {
         return Ok(ByteRange { offset, len });

@@ -15,7 +15,7 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::*;
 
-/// The pause before the server repeats a recall that the client answered with DELAY or did not answer.
+/// The pause before the server repeats a CB_LAYOUTRECALL that the client answered with DELAY or did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Guard that prevents new layouts of a file, until the guard is dropped.
@@ -68,8 +68,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Recalls all layouts of one type of a file. Waits until each holder has answered the recall, or has lost its
-    /// layout after one lease period. During the wait, the file system may grant new layouts.
+    /// Recalls all layouts of one type of a file. Waits until each holder has answered the recall, or until the server
+    /// has revoked the holder's layout after one lease period. During the wait, the file system may grant new layouts.
     pub async fn recall_kind(&self, file: FileId, kind: layouttype4, now: Timestamp) {
         let mut recalls = lock(&self.state).recall_kind(file, kind, now);
         while !recalls.is_empty() {
@@ -94,8 +94,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Returns whether any client except `except` holds a layout that overlaps `filter`. A removed layout whose holder
-    /// is not fenced yet counts as held.
+    /// Returns whether any client except `except` holds a layout that overlaps `filter`. A layout that was removed from
+    /// the state tables still counts as held until the file system has processed its end.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.ending_layouts).contains_key(&file)
     }
@@ -104,9 +104,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// late writes of these clients. A client that opens or locks the file after the wait sees every such write that
     /// reached a data server.
     ///
-    /// # Errors
-    /// DELAY: a data server does not reply. The file system eventually gives up this data server, and fences this data
-    /// server before its next use.
+    /// # Errors DELAY: a data server does not reply. The file system eventually continues without this data server, and
+    /// sends the fence before it uses this data server again.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),

@@ -3,7 +3,7 @@
 //!
 //! A client opens a file by the filehandle from its LOOKUP, and repeats the path walk once on STALE. If other clients
 //! replace the name again and again, the file of the second path walk may be gone too. Without this table, the program
-//! then sees an error. POSIX forbids this, because the name existed at all times.
+//! then sees an error. POSIX forbids this error, because the name existed at all times.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;

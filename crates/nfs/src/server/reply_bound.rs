@@ -3,8 +3,8 @@
 use types::limits;
 use wire::nfs4::*;
 
-/// Longest request that [`reply_bound`] scans, in bytes. For longer requests [`reply_bound`] returns the largest record
-/// size.
+/// Longest request that [`reply_bound`] scans, in bytes. For longer requests [`reply_bound`] returns the largest size
+/// of an RPC record.
 const LOOKED_AT: usize = 16 << 10;
 /// Upper bound of the size of a result with all attributes of one file and without bulk data, in bytes.
 const PLAIN: usize = 2 << 10;
@@ -15,7 +15,8 @@ const GETATTR: u32 = OP_GETATTR as u32;
 const LOCK: u32 = OP_LOCK as u32;
 const LOCKT: u32 = OP_LOCKT as u32;
 
-/// Returns an upper bound of the size of the results of this COMPOUND in bytes, at most the largest record.
+/// Returns an upper bound of the size of the results of this COMPOUND in bytes, at most the largest size of an RPC
+/// record.
 ///
 /// The function does not decode the operations. Each operation begins at a multiple of four bytes, so the function
 /// treats every word that equals an operation number as an operation. A false match only makes the bound larger.
@@ -45,8 +46,8 @@ pub fn reply_bound(body: &[u8]) -> usize {
         } else if matches!(number, GETATTR | LOCK | LOCKT) {
             PLAIN
         } else {
-            // The bound covers stateids, filehandles and `change_info4`. The word may also be a count or a length
-            // instead of an operation number.
+            // The bound covers stateids, filehandles and `change_info4`. The matched word may also be a count or a
+            // length instead of an operation number.
             OTHER
         };
         if sum >= limits::RECORD_MAX {

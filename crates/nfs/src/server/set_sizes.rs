@@ -1,5 +1,4 @@
-//! Notifications that another client has set the size of an open file, which the server sends to the Weir clients that
-//! have the file open.
+//! Notifications to Weir's clients: another client has set the size of a file that they have open.
 
 use super::callbacks::Callbacks;
 use super::compound::Compound;
@@ -16,7 +15,7 @@ use types::FileId;
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// Notifies all other Weir clients with an open of the file about the new file size, and waits at most [`PATIENCE`]
     /// for their replies. The kernel of such a client may have the old size cached, and ignores sizes in FUSE replies.
-    /// So the client corrects the size that its kernel has cached before it replies to the callback.
+    /// So the client first corrects the size in its kernel's cache, and then replies to the callback.
     pub(super) async fn announce_size(&self, file: FileId) {
         let clients = self.state(|state| state.own_clients_beside(self.client(), file));
         if clients.is_empty() {

@@ -58,10 +58,11 @@ pub struct Client {
     pub reclaim_complete: bool,
     /// Whether the client's lease has expired, and whether other clients may take its state.
     pub(crate) lapse: Lapse,
-    /// Whether the durable record of the client is stored, or an effect requests to store it. The record permits the
-    /// client to reclaim after a restart.
+    /// Whether the durable record of the client is stored, or an [`Effect::Persist`] for this record is pending. The
+    /// record permits the client to reclaim after a restart.
     pub(crate) recorded: bool,
-    /// The sequence number of the last CREATE_SESSION; `cached` is its result, for a retry (§18.36.4).
+    /// The sequence number of the last CREATE_SESSION. The field `cached` holds the result of this CREATE_SESSION, for
+    /// a retry (§18.36.4).
     pub(crate) sequence: u32,
     pub(crate) cached: Result<CREATE_SESSION4resok>,
 }
@@ -265,7 +266,7 @@ impl State {
                 }
             };
         }
-        // Client owners are no secret. A caller with another verifier on another machine may be a different client with
+        // A client owner is no secret. A caller with another verifier on another machine may be a different client with
         // the same owner, so the caller may not replace an active client.
         let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
         if let Some((id, v, p)) = confirmed
@@ -330,7 +331,7 @@ impl State {
         self.clients.confirm(id);
     }
 
-    /// Removes a client with all its state; `why` is how its layouts end.
+    /// Removes a client with all its state; `why` says how the client's layouts end.
     pub(crate) fn drop_client(&mut self, id: ClientId, why: Gone) {
         let Some(client) = self.clients.remove(id) else { return };
         for session in client.sessions {

@@ -24,7 +24,8 @@ const COOLING: Duration = Duration::from_secs(60);
 const COOLING_MAX: usize = 4096;
 
 /// How long a client without a backchannel connection has to return a data delegation ([`WANT_DATA`]) before the server
-/// revokes the delegation. The time is short, because the client was most likely killed and other clients wait.
+/// revokes the delegation. The time is short, because the client was most likely killed, and other clients wait for the
+/// file.
 const UNREACHED: Duration = Duration::from_secs(5);
 
 /// Largest number of lease periods that a client has to return a delegation, while it keeps writing back dirty data.
@@ -135,7 +136,7 @@ impl Delegation {
 struct Deadline {
     at: Timestamp,
     /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// the server sets the deadline to one lease period later.
+    /// the server sets the deadline to one lease period after the connection.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
@@ -388,7 +389,7 @@ fn fitting(access: u32, want: Want) -> Option<DelegationKind> {
 impl State {
     /// Grants a delegation of a file that the client has just opened with these access bits, if possible.
     ///
-    /// `change` is the file's change attribute that the reply contains.
+    /// `change` is the file's change attribute that the OPEN reply contains.
     ///
     /// # Errors
     /// Returns why the server grants no delegation.
@@ -414,7 +415,7 @@ impl State {
         {
             return held;
         }
-        // A client has no use for a second delegation of a file, so the server refuses the request.
+        // A client has no use for a second delegation of a file, so the server grants only one.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(WhyNoDelegation::Resource);
         }
@@ -532,8 +533,8 @@ impl State {
     /// Checks whether a client may reclaim a delegation. A client may name the same delegation with each open of the
     /// file that it reclaims.
     ///
-    /// # Errors
-    /// RECLAIM_CONFLICT. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
+    /// # Errors RECLAIM_CONFLICT: the client holds a delegation of another kind, or other clients use the file in a
+    /// conflicting way. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, kind: DelegationKind) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let conflict = match self.delegations.kind(client, file) {
@@ -746,7 +747,8 @@ impl State {
         self.delegations.doubted.remove(&client);
         self.unrecord(client);
         self.revoke_overdue(client, now);
-        // Store the client's record again if the client returned all recalled delegations during the deletion.
+        // Store the client's record again if the client returned all recalled delegations while the server deleted the
+        // record.
         self.note_record(client);
     }
 }

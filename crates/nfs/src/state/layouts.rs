@@ -90,7 +90,7 @@ pub struct ReturnedLayout {
     pub pieces: Vec<(Iomode, ByteRange)>,
 }
 
-/// A segment of a client's layout of a file.
+/// A segment of a layout of a file, with the client that holds the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// The client that holds the layout.
@@ -365,7 +365,8 @@ impl State {
     /// Checks whether a client may send LAYOUTCOMMIT for this range: it must hold a layout for writing that overlaps
     /// the range (§18.42.3).
     ///
-    /// An empty range needs any layout for writing; Linux sends an empty range with only a new time.
+    /// For an empty range, any layout for writing suffices. Linux sends an empty range when it changes only the
+    /// modification time.
     ///
     /// # Errors
     /// BAD_STATEID, ADMIN_REVOKED, BADLAYOUT.
@@ -390,8 +391,8 @@ impl State {
     /// Checks whether a client may send LAYOUTCOMMIT for a layout from before a restart of the server (`loca_reclaim`,
     /// §12.7.4, §18.42.3).
     ///
-    /// # Errors
-    /// The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: not a layout stateid of an earlier start.
+    /// # Errors The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: the stateid is not a layout stateid
+    /// from an earlier start of the server.
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;
         let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;
@@ -435,8 +436,9 @@ impl State {
         Ok(ReturnedLayout { stateid, pieces })
     }
 
-    /// LAYOUTRETURN of type FSID or ALL, which have the same effect, because there is one file system. Returns all
-    /// layouts of one type and iomode, which the caller reports to the file system. Never fails.
+    /// LAYOUTRETURN of type FSID or ALL, which have the same effect, because there is one file system. The client
+    /// returns all its layouts of one type and iomode. The result lists the removed layouts, which the caller reports
+    /// to the file system.
     pub fn return_all_layouts(
         &mut self,
         client: ClientId,
@@ -456,9 +458,9 @@ impl State {
     /// Begins to recall the layouts that overlap `filter` from all clients except `except`. Each holder has one lease
     /// period to return its layout.
     ///
-    /// Returns the recalls to send; a layout with a recall in progress that covers `filter` needs no second recall. The
-    /// caller waits until [`State::conflicting_layouts`] is false, and may stop new grants during the wait
-    /// ([`State::freeze_layouts`]).
+    /// Returns the recalls to send. If a recall in progress already covers `filter` for a layout, the call begins no
+    /// second recall of this layout. The caller waits until [`State::conflicting_layouts`] is false, and may stop new
+    /// grants during the wait ([`State::freeze_layouts`]).
     pub fn recall_layouts(
         &mut self,
         file: FileId,
@@ -625,7 +627,7 @@ impl State {
         }
     }
 
-    /// Removes the layouts of one client for one file; `why` is how they end.
+    /// Removes the layouts of one client for one file; `why` says how the layouts end.
     pub(crate) fn drop_layouts_of(&mut self, client: ClientId, file: FileId, why: Gone) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -635,7 +637,8 @@ impl State {
         }
     }
 
-    /// Revokes the layouts that overlap `filter` and belong to clients with an expired lease, except those of `except`.
+    /// Revokes the layouts that overlap `filter` and belong to clients with an expired lease, except the layouts of the
+    /// client `except`.
     pub fn revoke_lapsed_layouts(&mut self, file: FileId, filter: Filter, except: Option<ClientId>, now: Timestamp) {
         let wanted = |s: &LayoutState| Some(s.client) != except && s.segments.any(filter) && self.is_lapsed(s.client);
         let others: Vec<_> = self.layouts.states_on(file).filter(|(_, s)| wanted(s)).map(|(o, _)| *o).collect();
@@ -644,7 +647,7 @@ impl State {
         }
     }
 
-    /// Removes all layouts of a client; `why` is how they end.
+    /// Removes all layouts of a client; `why` says how the layouts end.
     pub(crate) fn drop_layouts(&mut self, client: ClientId, why: Gone) {
         for other in self.layouts.by_client.get(&client).cloned().unwrap_or_default() {
             self.lose(&other, Filter::ALL, why);

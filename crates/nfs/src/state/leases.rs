@@ -5,10 +5,10 @@
 //! courtesy time has passed. Before the server gives such state away, it deletes the lapsed client's durable record. So
 //! the lapsed client cannot reclaim, after a restart, state that another client has held since.
 //!
-//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes this
-//! client with all its state. Otherwise Linux, before it notices the loss of the lock, uses the open stateid to write
-//! data that the lock protected. A holder of a write delegation may also have byte-range locks that the server does not
-//! know.
+//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes the
+//! lapsed client with all its state. If the client lost only its lock, Linux could still write data that the lock
+//! protected, with the open stateid, before it notices the loss. A holder of a write delegation may also have
+//! byte-range locks that the server does not know.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};

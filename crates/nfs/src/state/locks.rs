@@ -123,7 +123,8 @@ pub struct Locks {
     /// The lock stateids (`other`) by open and lock-owner; each pair has at most one lock stateid.
     by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
     by_file: HashMap<FileId, FileLocks>,
-    /// Use of the lock limits by each client: lock stateids, locked ranges and waits, counted together.
+    /// Number of lock stateids, locked ranges and waits for locks of each client and of all clients, which the server
+    /// limits.
     used: Used,
     /// Number of locked ranges of all clients.
     held: usize,
@@ -131,7 +132,7 @@ pub struct Locks {
     freed: BTreeSet<FileId>,
 }
 
-/// Counts of lock stateids, locked ranges and waits together, by client and in total.
+/// Counts of lock stateids, locked ranges and waits for locks (one sum of the three), by client and in total.
 #[derive(Clone, Debug, Default)]
 struct Used {
     by_client: HashMap<ClientId, usize>,
@@ -259,8 +260,8 @@ impl Locks {
         self.under(open).iter().for_each(|other| self.remove(other));
     }
 
-    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise the lock-owner leaves the
-    /// queue.
+    /// Records that the server denied a LOCK of `me`. If `wait` is set, the lock-owner joins the queue of waiters;
+    /// otherwise the lock-owner leaves the queue.
     fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
         let client = me.0;
         let full = self.full(client, 1);
@@ -275,7 +276,7 @@ impl Locks {
         count(&mut self.used, client, before, after);
     }
 
-    /// Removes a lock-owner from the queue after the server has granted the lock.
+    /// Removes a lock-owner from the queue of waiters after the server has granted the requested lock.
     fn stop_waiting(&mut self, me: &Owner, file: FileId, span: Span) {
         let Some(locks) = self.by_file.get_mut(&file) else { return };
         let before = locks.waiting.of_client(me.0);
@@ -426,8 +427,8 @@ impl State {
         Ok(stateid4 { seqid: state.seqid, other })
     }
 
-    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not hold any lock.
-    /// Locks of clients with an expired lease do not count, because a LOCK removes such clients.
+    /// LOCKT (§18.11): returns the lock that conflicts with the requested lock. The lock-owner of the request need not
+    /// hold any lock. Locks of clients with an expired lease do not count, because a LOCK removes such clients.
     pub fn test_lock(
         &self,
         client: ClientId,

@@ -126,7 +126,7 @@ impl ReplyCache {
         if sequence == entry.sequence.wrapping_add(1) {
             return match entry.reply {
                 // The client has abandoned the request in execution and uses its slot for a new request. So the client
-                // must retry when the first request is complete.
+                // must retry the new request after the abandoned request is complete.
                 Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
                 _ => Ok(Verdict::New),
             };

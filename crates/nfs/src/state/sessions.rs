@@ -181,7 +181,7 @@ pub enum CallbackEnd {
     /// CB_SEQUENCE succeeded. The status of the operation after CB_SEQUENCE does not matter.
     Answered,
     /// The server did not send the callback, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED. The slot is
-    /// free, with the same sequence number.
+    /// free, and its next callback uses the sequence number of this callback.
     Refused,
     /// CB_SEQUENCE failed with SEQ_MISORDERED.
     Misordered,
@@ -225,7 +225,7 @@ impl State {
     /// CREATE_SESSION (§18.36). `random` makes session ids unguessable.
     ///
     /// Invalid arguments fail without using up the sequence number. So the client can correct the arguments and send
-    /// CREATE_SESSION with the same number.
+    /// CREATE_SESSION with the same sequence number.
     ///
     /// # Errors
     /// STALE_CLIENTID. CLID_INUSE: the client id is unconfirmed, and another principal created it. SEQ_MISORDERED,
@@ -422,9 +422,9 @@ impl State {
 
     /// BIND_CONN_TO_SESSION (§18.34): binds a connection to the fore channel, the backchannel or both.
     ///
-    /// If the session has no backchannel, CDFC4_BACK fails, and the other requested directions bind the fore channel. A
-    /// connection that is already bound to one channel can gain the other channel with CDFC4_FORE_OR_BOTH or
-    /// CDFC4_BACK_OR_BOTH. A connection never loses a channel.
+    /// If the session has no backchannel, CDFC4_BACK fails, and every other requested direction binds the connection to
+    /// the fore channel only. A connection that is already bound to one channel can gain the other channel with
+    /// CDFC4_FORE_OR_BOTH or CDFC4_BACK_OR_BOTH. A connection never loses a channel.
     ///
     /// # Errors
     /// BADSESSION. INVAL: the session has no backchannel, or the request would remove or add a channel of the

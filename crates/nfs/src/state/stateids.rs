@@ -28,7 +28,8 @@ pub enum Kind {
     Delegation = 4,
 }
 
-/// The class of a stateid, which follows from its bytes alone.
+/// The class of a stateid: special, or ordinary with the kind of its state. The bytes of a stateid alone determine its
+/// class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// The special stateid [`ANONYMOUS`].
@@ -37,7 +38,7 @@ pub enum Form {
     Bypass,
     /// The special stateid [`CURRENT`].
     Current,
-    /// A stateid of this kind that the server may have issued since its start.
+    /// A stateid that names state of this kind. The server may have issued the stateid since its start.
     Ordinary(Kind),
 }
 
@@ -114,7 +115,7 @@ pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
 }
 
 impl State {
-    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid gets. Special
+    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid would get. Special
     /// stateids get BAD_STATEID.
     pub fn test_stateid(&self, client: ClientId, stateid: &stateid4) -> nfsstat4 {
         let result = match form(stateid, self.config.boot_epoch) {
@@ -139,8 +140,8 @@ impl State {
             Form::Ordinary(Kind::Delegation) => self.free_delegation(client, stateid)?,
             _ => return Err(NFS4ERR_BAD_STATEID),
         }
-        // If this was the last revoked stateid of the client, store the client's record again, so that the client may
-        // reclaim after a restart (§8.4.3).
+        // If the freed stateid was the last revoked stateid of the client, store the client's record again, so that the
+        // client may reclaim after a restart (§8.4.3).
         self.note_record(client);
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! Test bench for the NFS server: a server on the in-memory file system, and scripted clients. Unit tests and fuzz
-//! targets use it.
+//! targets use the bench.
 
 mod play;
 

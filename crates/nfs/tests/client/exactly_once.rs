@@ -14,7 +14,7 @@ use nfs::state::sessions::{Sequence, Sequenced};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wire::nfs4::*;
 
-/// A message in flight. The connection and the `xid` of a reply identify the request.
+/// A request or reply in flight. A reply has the connection and the `xid` of its request.
 #[derive(Clone)]
 struct Message {
     connection: u32,

@@ -269,7 +269,7 @@ impl World {
                 let got = create(&mut self.state, id, principal);
                 match self.records.iter().position(|r| r.id == id.client) {
                     None => assert_eq!(got, Err(NFS4ERR_STALE_CLIENTID)),
-                    // Only its creator may confirm a client id. Later any principal may add sessions (§18.36.4).
+                    // Only the creator of a client id may confirm it. Any principal may then add sessions (§18.36.4).
                     Some(at) if !self.records[at].confirmed && self.records[at].principal != principal => {
                         assert_eq!(got, Err(NFS4ERR_CLID_INUSE));
                     }

@@ -150,8 +150,8 @@ fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
         why: Gone::Revoked,
     };
     assert_eq!(state.take_effects(), [fenced, Effect::DelegationGone(FILE)]);
-    // Status flags report the revocation until the client frees the stateid. Then the server stores the client's record
-    // again, so that the client may reclaim after a restart.
+    // The status flags of SEQUENCE report the revocation of the delegation until the client frees its stateid. Then the
+    // server stores the client's record again, so that the client may reclaim after a restart.
     assert_eq!(renew_lease(&mut state, session, 2, at(102)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Err(NFS4ERR_DELEG_REVOKED));
     assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_DELEG_REVOKED));
@@ -175,7 +175,7 @@ fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
         state.expire(now);
         (now, state.take_effects().iter().any(Effect::is_of_record))
     };
-    // Writes by the holder extend the deadline of the recall, to at most eight lease periods.
+    // Each write by the holder of the delegation extends the deadline of the recall, to at most eight lease periods.
     for number in 1..=8 {
         let (now, taken) = heard(&mut state, number);
         assert!(!taken, "{now:?}");

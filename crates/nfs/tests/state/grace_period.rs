@@ -74,8 +74,8 @@ fn a_lapsed_client_keeps_state_that_no_client_requests() {
     assert!(state.expire(at(141)).is_empty());
     let gone = [Effect::Lapse { client, owner: "owner".into() }];
     assert_eq!(state.take_effects(), gone);
-    // Other clients cannot take the state of an expired client before the server has deleted the record of the expired
-    // client. The server repeats the request to delete the record.
+    // Other clients cannot take the state of a client with an expired lease before the server has deleted the client's
+    // record. The server repeats the request to delete the record.
     state.expire(at(142));
     assert_eq!(state.take_effects(), gone);
     state.lapsed(client);

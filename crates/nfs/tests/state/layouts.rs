@@ -229,7 +229,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
 struct World {
     state: State,
     clients: [(ClientId, stateid4); 2],
-    /// The held layouts in the model, as triples of client, iomode and unit of the file.
+    /// The held layouts in the model, as triples of client, iomode and one of the four units of the file.
     held: BTreeSet<(usize, usize, u64)>,
     layouts: [Option<stateid4>; 2],
     recalls: Vec<(usize, Recall)>,
@@ -360,7 +360,7 @@ impl World {
         let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
         let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
         for who in 0..2 {
-            // The clients renew their leases, so that only the deadlines of the recalls pass.
+            // The clients renew their leases, so that the deadlines of the recalls pass but no lease expires.
             let id = session(who, &self.state);
             let mut sequence = 1;
             while sequence_result(&mut self.state, id, sequence).is_err() {

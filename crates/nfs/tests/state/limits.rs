@@ -50,7 +50,8 @@ fn a_flood_of_exchange_ids_evicts_only_unconfirmed_clients() {
     assert!(state.client(first).is_some(), "there was room for it");
     for n in 0..limits::UNCONFIRMED_MAX {
         introduce(&mut state, format!("more {n}")).unwrap();
-        // A new client that sends CREATE_SESSION directly after EXCHANGE_ID succeeds even during the flood.
+        // A new client that sends CREATE_SESSION directly after EXCHANGE_ID succeeds even during the flood of
+        // EXCHANGE_IDs.
         if n % 1000 == 0 {
             let newcomer = introduce(&mut state, format!("newcomer {n}")).unwrap();
             confirm(&mut state, newcomer).unwrap();
@@ -168,7 +169,7 @@ fn opens_of_one_client_and_of_one_machine_are_limited() {
 fn unconfirmed_clients_of_one_machine_evict_only_each_other() {
     let mut state = new_state();
     let mut made = 0;
-    // The clients create no sessions, because the limit on sessions must not end the flood.
+    // The clients create no sessions, because otherwise the limit on sessions would stop the flood of client records.
     let flood = |state: &mut State, origin, n: usize| introduce_from(state, format!("{origin:?} {n}"), origin);
     for n in 0..2 * limits::UNCONFIRMED_MAX {
         made += usize::from(flood(&mut state, machine(1), n).is_ok());
@@ -194,7 +195,7 @@ fn the_owner_string_alone_does_not_take_over_a_client_record() {
     assert_eq!(state.destroy_clientid(first.client, BOB), Err(NFS4ERR_WRONG_CRED));
     // A client on another machine that uses the same client owner and does not know the verifier gets CLID_INUSE.
     assert_eq!(state.exchange_id(&args(2), caller(machine(2), 0), at(1)), Err(NFS4ERR_CLID_INUSE));
-    // The server accepts the client from another address with its old verifier, and from its own address with a new
+    // The server accepts the client from another machine with its old verifier, and from its own machine with a new
     // verifier.
     assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
     assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());

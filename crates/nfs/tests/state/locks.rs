@@ -228,7 +228,7 @@ proptest! {
     }
 
     /// Every waiter that keeps retrying gets its lock in the end, if lock holders release their locks. This holds for
-    /// every order of arrival and every overlap.
+    /// every order of the LOCKs and every overlap of their ranges.
     #[test]
     fn every_waiter_that_asks_again_gets_its_lock(
         wishes in prop::collection::vec((0..2usize, any::<bool>(), 0..BYTES, 1..=BYTES), 3),
@@ -253,8 +253,8 @@ proptest! {
                 left.remove(at);
             }
         }
-        // In this phase, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
-        // releases all its locks.
+        // In this phase of the test, lock-owners request no new locks and only retry the LOCK that the server denied. A
+        // lock-owner whose LOCK succeeds then releases all its locks.
         for who in 0..3 {
             if !left.iter().any(|(w, _)| *w == who) {
                 give_back(&mut world, who);
@@ -337,10 +337,12 @@ fn a_waiter_that_does_not_ask_again_loses_its_turn() {
     ask(&mut state, c, ALL, true, 6).unwrap();
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     state.take_effects();
-    // Client b retried after four seconds, so the server keeps its position in the queue for twelve seconds.
+    // Client b retried after four seconds, so the server keeps client b's position in the queue for three times this
+    // interval: twelve seconds.
     assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
     assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
-    // The server has not notified client c, so it keeps the entry of client c for 40 s after the client's last request.
+    // The server has not notified client c, so the server keeps client c in the queue for 40 s after the client's last
+    // request.
     state.expire(at(18));
     assert_eq!(state.counts().lock_waits, 1);
     state.expire(at(47));
@@ -398,7 +400,7 @@ fn a_request_that_does_not_wait_ends_an_earlier_wait() {
     ask(&mut state, b, ALL, true, 1).unwrap();
     ask(&mut state, b, ALL, false, 1).unwrap();
     assert_eq!(state.counts().lock_waits, 0);
-    // When the server removes a client, the client's waits end too.
+    // When the server removes a client, the client's waits for locks end too.
     ask(&mut state, c, ALL, true, 1).unwrap();
     for session in state.client(c.0).unwrap().sessions.clone() {
         state.destroy_session(session, CONNECTION).unwrap();
@@ -484,7 +486,8 @@ fn the_number_of_locks_of_a_client_is_limited() {
     }
     assert_eq!(ask(&mut state, a, at_byte(most), false, 0), Err(NFS4ERR_DELAY));
     assert!(matches!(ask(&mut state, b, at_byte(most), false, 0), Ok(Locked::Granted(_))), "others have their own");
-    // A lock that merges ranges reduces their number. At the limit, a client may release a range but not split one.
+    // A lock that merges ranges reduces the number of locked ranges. At the limit on locked ranges, a client may
+    // release a range but not split a range.
     let Ok(Locked::Granted(held)) = ask(&mut state, a, (Span { first: 0, last: 4 }, LockKind::Read), false, 0) else {
         panic!("fewer locks than before");
     };

@@ -147,7 +147,8 @@ fn a_change_revokes_the_delegation_of_a_lapsed_client_at_once() {
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!((state.counts().clients, state.counts().delegations), (2, 0), "it keeps all else");
-    // The client with the expired lease renews its lease, and the status flags report the revocation.
+    // The client with the expired lease renews its lease, and the status flags report the revocation of its directory
+    // delegation.
     assert_eq!(renew_lease(&mut state, gone, 1, at(93)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.return_delegation(a, DIR, &stateid), Err(NFS4ERR_DELEG_REVOKED));
@@ -201,8 +202,8 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert!(state.recall_delegations(DIR, Use::Write, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // With the reply to its first request, the silent client learns of the revocation. Only then may it rely on a
-    // directory delegation again.
+    // With the reply to its first request, the silent client learns that the server revoked its directory delegation.
+    // Only then may it rely on a directory delegation again.
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);
@@ -423,7 +424,7 @@ impl World {
             for stateid in &peer.revoked {
                 assert_eq!(self.state.test_stateid(client, stateid), NFS4ERR_DELEG_REVOKED);
             }
-            // The invariant: while a client changes the directory, no other client holds a delegation of it.
+            // The invariant: while a client changes the directory, no other client holds a delegation of the directory.
             if peer.changing {
                 assert!(!self.state.is_delegated(DIR, Use::Write, Some(client)));
                 assert!(self.peers.iter().enumerate().all(|(i, other)| i == who || other.held.is_none()));

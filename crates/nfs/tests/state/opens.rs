@@ -233,7 +233,7 @@ fn one_owner_matches_the_model_in_every_short_history() {
     calls.extend(shares().map(|(a, d)| Call::Downgrade(0, a, d)));
     calls.extend([Call::Close(0), Call::CloseOld(0)]);
     walk(&world(), &calls, 3, World::apply);
-    // OPENs whose share bits do not conflict, so that one open-owner can send many of them.
+    // Use only OPENs whose share bits do not conflict, so that one open-owner can send many of them.
     let mut calls: Vec<_> = (1..=3).map(|a| Call::Open(0, a, 0)).collect();
     calls.extend([Call::Open(0, 1, 2), Call::Downgrade(0, 1, 0), Call::Downgrade(0, 2, 0), Call::Downgrade(0, 1, 2)]);
     calls.push(Call::Close(0));

@@ -1,6 +1,6 @@
 //! Model test of lock reclaims: restarts, silent clients and crashes of the server in every order.
 //!
-//! No client may reclaim or use its lock after another client has held the lock. These are the edge conditions of RFC
+//! No client may reclaim or use its lock after another client has held the lock, even under the edge conditions of RFC
 //! 8881 §8.4.3.
 
 use crate::helpers::*;

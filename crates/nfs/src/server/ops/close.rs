@@ -14,8 +14,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = cx.exact_stateid(args.open_stateid)?;
     let client = cx.client();
     let (closed, effects) = cx.server.change(|state| state.close(client, file, &stateid));
-    // Query the final file size before carrying out `effects`, because the last CLOSE of a file without a name frees
-    // the file.
+    // Query the final file size before carrying out the effects of this CLOSE, because the last CLOSE of a file without
+    // a name frees the file.
     let told = match &closed {
         Ok(closed) if closed.wrote || closed.last_of_client => cx.fs().closed(&cx.ctx, file, closed.wrote).await,
         _ => Ok(()),

@@ -2,7 +2,7 @@
 //! §15.2).
 //!
 //! The server copies synchronously and sequentially. The iods copy the bytes between each other where possible;
-//! otherwise the bytes pass through this server. Holes stay holes.
+//! otherwise the bytes pass through this server. A hole in the source stays a hole in the copy.
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, Stability, WriteOut};
@@ -13,8 +13,8 @@ use crate::state::opens::Access;
 use types::{ByteRange, FileId, Status, Verifier};
 use wire::nfs4::*;
 
-/// Largest number of bytes that one COPY moves, holes not counted, because a COPY occupies a session slot. The client
-/// sends another COPY for the remaining bytes.
+/// Largest number of bytes that one COPY moves, holes not counted. The limit exists because a COPY occupies a session
+/// slot while it runs. The client sends another COPY for the remaining bytes.
 const MOVED_MAX: u64 = 32 << 20;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -79,7 +79,7 @@ struct Copy {
     /// Whether the server still lets the iods copy the bytes directly. Becomes false when the iods first refuse a copy.
     direct: bool,
     /// The write verifier of the first write. If a later write has another verifier, the client notices the difference
-    /// at COMMIT and copies again.
+    /// at COMMIT and sends the COPY again.
     verifier: Option<Verifier>,
 }
 

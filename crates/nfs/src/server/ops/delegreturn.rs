@@ -14,8 +14,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = cx.stateid(args.deleg_stateid)?;
     let client = cx.client();
     let (returned, effects) = cx.server.change(|state| state.return_delegation(client, file, &stateid));
-    // Query the final file size before carrying out `effects`, because the return of the last delegation of a file
-    // without a name frees the file.
+    // Query the final file size before carrying out the effects of this DELEGRETURN, because the return of the last
+    // delegation of a file without a name frees the file.
     if returned == Ok(DelegationKind::Write)
         && let Err(error) = cx.fs().closed(&cx.ctx, file, true).await
     {

@@ -30,8 +30,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     };
     // `GDD4_UNAVAIL(false)`: the server sends no callback when a delegation becomes available.
     let Some(gddr_stateid) = given else { return Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false)) };
-    // A removal of the directory after this check also removes the delegation. A removal before this check makes the
-    // check fail.
+    // Check that the directory still exists. A removal before this check makes the check fail; a later removal also
+    // removes the delegation.
     if let Err(gone) = cx.fs().getattr(&cx.ctx, dir).await {
         cx.change(|state| state.forget_names(dir)).await?;
         return Err(gone.into());

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use wire::nfs4::*;
 
 /// Device notifications that the server promises (bits for changed and deleted devices). Clients cache a device address
-/// only if the server promises both. A device id always means the same data server, so the server never has to send
-/// such a notification.
+/// only if the server promises both kinds of notification. A device id always means the same data server, so the server
+/// never has to send such a notification.
 const NOTIFICATIONS: u32 = 0b110;
-/// Bytes of `device_addr4` besides its body: type and length.
+/// Length in bytes of `device_addr4` without its body: type and length.
 const FRAME: usize = 8;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(

@@ -14,7 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<IO_ADVISE4resok> {
     let file = cx.file()?;
     let stateid = cx.stateid(args.iaa_stateid)?;
-    // A hint needs an open for reading or an open for writing, so the server checks no other permission.
+    // An open for reading or an open for writing suffices for IO_ADVISE.
     if cx.permit(file, stateid, Access::Read).await.is_err() {
         cx.permit(file, stateid, Access::Write).await?;
     }

@@ -24,7 +24,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cx.state(|state| state.check_layout_reclaim(client, &stateid))?;
         cx.regular(file).await?;
         // After a restart the server has no layout of the client, and perhaps no open. Without an open for writing, the
-        // caller's permissions decide.
+        // caller must have the permission to write the file.
         if !cx.state(|state| state.may_write(client, file)) {
             cx.check_access(file, access::MODIFY | access::EXTEND).await?;
         }

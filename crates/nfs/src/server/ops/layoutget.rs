@@ -9,7 +9,7 @@ use crate::server::files::whole_range;
 use crate::state::layouts::{Filter, Segment};
 use wire::nfs4::*;
 
-/// Bytes of a LAYOUTGET result besides the layout body: flag, stateid, count, range, iomode, type and length.
+/// Length in bytes of a LAYOUTGET result without the layout body: flag, stateid, count, range, iomode, type and length.
 const FRAME: usize = 4 + 16 + 4 + 16 + 4 + 4 + 4;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -48,7 +48,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = match granted {
         Ok(stateid) => stateid,
         Err(status) => {
-            // The client does not receive this layout, so the client cannot use the layout and needs no fence.
+            // The state tables refused the layout, so LAYOUTGET fails. The client never receives this layout, so no
+            // fence is needed.
             cx.fs().layout_gone(&cx.ctx, client.0, file, out.iomode, out.range, LayoutGone::Forgotten).await?;
             return Err(status.into());
         }

@@ -6,7 +6,7 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use wire::nfs4::*;
 
-/// Bytes of a LISTXATTRS result besides the names: cookie, count and `eof`.
+/// Length in bytes of a LISTXATTRS result without the names: cookie, count and `eof`.
 const FRAME: usize = 16;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(

@@ -16,7 +16,7 @@ use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
 use wire::nfs4::*;
 
 /// The wants of RFC 9754 for delegated timestamps (§5) and for a delegation instead of an open (§4). The server accepts
-/// these bits in OPEN and ignores them.
+/// and ignores these bits in OPEN.
 const WISHES_OF_RFC_9754: u32 = 0x10_0000 | 0x20_0000;
 
 /// A file that OPEN found or created.
@@ -61,7 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check the grace period and the delegations again, because both may have changed while OPEN waited.
+        // Check again: grace period and delegations may have changed while OPEN waited for delegations or fences.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {
@@ -138,7 +138,7 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     dir: Option<FileId>,
 ) {
     // Callbacks must use a filehandle that the client knows. After an OPEN by filehandle, the client knows the
-    // filehandle of this OPEN.
+    // filehandle that it sent before this OPEN.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);

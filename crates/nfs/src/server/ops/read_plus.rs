@@ -10,7 +10,8 @@ use types::Status;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// Bytes of a READ_PLUS result besides the data: end-of-file flag, count, one hole, and the header of the data.
+/// Length in bytes of a READ_PLUS result without the data: end-of-file flag, count, one hole, and the header of the
+/// data.
 const FRAME: usize = 4 + 4 + 20 + 16;
 
 /// The result of READ_PLUS: at most one hole, followed by at most one range of data. Holes after the first byte of data
@@ -58,8 +59,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         Ok(found) => found.offset,
         // No data follows the offset, so the rest of the file is a hole.
         Err(Status::NxIo) => u64::MAX,
-        // A data server does not reply to the search for data. Read the bytes instead, because the range to read may
-        // lie on other data servers.
+        // A data server does not reply to the search for data. Read the bytes instead, because other data servers,
+        // which do reply, may hold the bytes of the range to read.
         Err(_) => args.rpa_offset,
     };
     let start = start.min(end).min(size).max(args.rpa_offset);

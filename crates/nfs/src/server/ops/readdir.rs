@@ -10,7 +10,7 @@ use types::{Attrs, DirEntry};
 use wire::nfs4::*;
 use xdr::{Segments, Writer};
 
-/// Bytes of a READDIR result besides the entries: cookie verifier, end of the list, `eof`.
+/// Length in bytes of a READDIR result without the entries: cookie verifier, end of the list, `eof`.
 const FRAME: usize = 16;
 /// Largest number of entries that the server requests from the file system in one call.
 const PAGE: usize = 512;
@@ -63,7 +63,7 @@ impl Page {
     }
 }
 
-/// Corrects the attribute `space_used` of all entries with holes in one call.
+/// Corrects the attribute `space_used` of all entries whose files have holes, with one call of the file system.
 async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, entries: &mut [DirEntry]) {
     let attrs = entries.iter_mut().map(|entry| &mut entry.attrs);
     let mut with_holes: Vec<&mut Attrs> = attrs.filter(|attrs| attrs.holes).collect();
@@ -73,11 +73,11 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
 }
 
 /// Returns for each entry whether its size and times may be out of date because another client writes the file. Returns
-/// an empty vector unless the client requested the attribute.
+/// an empty vector unless the client requested Weir's attribute for this (`FATTR4_WEIR_WRITER`).
 ///
 /// Call this function after reading the attributes of the entries; `returned` is the count of returned write
-/// delegations before that read. If the count has grown since then, a writer may have changed a size after the read, so
-/// all entries count as written.
+/// delegations before the attributes were read. If the count has grown since then, a writer may have changed a size
+/// after the attributes were read, so the result is true for all entries.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,

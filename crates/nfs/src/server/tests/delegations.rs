@@ -122,7 +122,7 @@ fn compatible_operations_do_not_wait_for_a_delegation() {
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
     let (_, held) = holder(&one, "a", READ);
-    // Another client reads the file, and gets a read delegation too.
+    // A second client opens the file for reading, and gets a read delegation too.
     holder(&two, "a", READ);
     two.ok(read(&handle, ANONYMOUS, 0, 1));
     assert_eq!(bench.server.inspect(|state| state.counts().delegations), 2);

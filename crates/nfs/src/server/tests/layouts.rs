@@ -175,7 +175,8 @@ fn a_recall_is_repeated_and_the_layout_finally_revoked() {
         assert!(poll(cut.as_mut()).is_pending());
     }
     assert_eq!(bench.server.callbacks().taken().len(), 3, "busy, lost, then it promised to return");
-    // The holder renews its lease but does not return the layout, so that only the deadline of the recall passes.
+    // The holder renews its lease but does not return the layout. So the deadline of the recall passes, and the lease
+    // does not expire.
     for _ in 0..4 {
         bench.pass(LEASE / 3);
         assert!(one.run(vec![Arg::OP_PUTROOTFH]).0 == NFS4_OK && two.bench.now.get().secs > 0);

@@ -89,8 +89,8 @@ fn a_lock_is_granted_tested_denied_and_released() {
     assert_eq!(by, LOCK4denied { offset: 10, length: 10, locktype: WRITE_LT, owner: expected });
     assert_eq!(in_the_way(two.run(test(&handle, READW_LT, 19, 1))), by);
     two.ok(test(&handle, WRITE_LT, 20, u64::MAX));
-    // The same lock-owner locks more bytes: once with its lock stateid, once with its open stateid. LOCKT finds the
-    // lock that reaches to the end of the file.
+    // The lock-owner `x` of the first client locks more bytes: once with its lock stateid, once with its open stateid.
+    // LOCKT finds the lock that reaches to the end of the file.
     let second = locked(&one.ok(on(&handle, more(first, READ_LT, 15, u64::MAX))));
     assert_eq!((second.other, second.seqid), (first.other, 2));
     assert_eq!(one.fails(on(&handle, more(first, READ_LT, 15, 1))), NFS4ERR_OLD_STATEID);

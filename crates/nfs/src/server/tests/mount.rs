@@ -100,7 +100,7 @@ fn a_verifier_of_ones_purges_the_record_of_an_earlier_mount() {
     establish(&mut peer, [1; 8]);
     reclaim_complete(&peer);
     let first = (peer.client, peer.session);
-    // A second mount by the same client: the server finds the confirmed client record.
+    // The client mounts a second time: the server finds the confirmed client record.
     let again = exchanged(peer.introduce(OWNER, [1; 8]));
     assert_eq!(again.eir_clientid, first.0);
     assert_ne!(again.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
@@ -181,7 +181,7 @@ fn a_removed_file_with_a_reclaimed_open_is_freed_at_the_last_close() {
     reclaim_complete(&one);
     let second = opened(&two.ok(reclaim(&handle))[1]).stateid;
     reclaim_complete(&two);
-    // The mgr calls `free_orphan` for every file without a name at the end of the grace period.
+    // At the end of the grace period, the mgr calls `free_orphan` for every file without a name.
     let free = || bench.server.free_orphan(&ctx, file).now_or_never().unwrap().unwrap();
     free();
     assert!(bench.server.fs().calls().reaped.is_empty(), "it is open");

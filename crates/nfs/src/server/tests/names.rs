@@ -155,7 +155,8 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     // the kernel client repeats the lookup.
     assert_eq!(kernel.fails(by_handle(&second, access)), NFS4ERR_STALE);
     assert_eq!(kernel.fails(vec![putfh(&first)]), NFS4ERR_STALE);
-    // Weir's client looked up the name just before the rename, and still reads the file that had the name then.
+    // Weir's client looked up the name just before the rename, and still reads the file that had the name before the
+    // rename.
     for looked_up in [&first, &second] {
         let opened = opened(&peer.ok(by_handle(looked_up, access))[1]);
         peer.ok(close(looked_up, opened.stateid));
@@ -201,7 +202,7 @@ fn rename_supports_no_replace_and_exchange() {
     peer.ok(ops);
     assert_eq!(found("dir"), one);
 
-    // The server refuses renameat2(2) flags in NVERIFY, in a VERIFY with other attributes, and with unknown values.
+    // The server refuses renameat2(2) flags in NVERIFY, in a VERIFY with other attributes, and with unknown flags.
     let sent = crate::attrs::encode_renaming(Renaming::Exchange);
     let nverify = Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: sent.clone() });
     let verify = |attrmask: &[u32], attr_vals: &'static [u8]| {

@@ -160,7 +160,8 @@ fn changes_by_other_clients_wait_for_the_delegation_to_be_returned() {
         assert!(waits.as_mut().now_or_never().is_none(), "{what}");
         assert!(teller.as_mut().now_or_never().is_none());
         assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: dir.clone() }], "{what}");
-        // The names have not changed while the other client's operation waits.
+        // The holder still sees the old names, because the operation of the other client waits for the return of the
+        // delegation.
         one.ok(within(&tree.dir, lookup("a")));
         one.ok(within(&tree.root, lookup("empty")));
         one.ok(give_back(dir, held));
@@ -258,8 +259,8 @@ fn all_holders_except_the_changing_client_are_recalled() {
     three.ok(give_back(dir, of_three));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert_eq!(delegations(&bench), 1);
-    // The client that changed the directory keeps its delegation. The server grants no other delegation during the
-    // recall cooldown of 60 seconds.
+    // The client that changed the directory keeps its delegation. The server grants no new delegation during the recall
+    // cooldown of 60 seconds.
     assert!(ask(&one, dir).is_none());
     bench.pass(Duration::from_secs(60));
     assert!(ask(&one, dir).is_some());
@@ -297,7 +298,7 @@ fn no_delegation_is_granted_until_the_changing_request_ends() {
     one.ok(give_back(&tree.other, held));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert!(ask(&one, &tree.dir).is_some());
-    // A client that changes a directory gets no delegation of it within the same COMPOUND.
+    // A client that changes a directory gets no delegation of this directory within the same COMPOUND.
     let again = [within(&tree.root, make("new")), ask_for(&tree.root, Mask::of(&[OWN_CHANGES]))].concat();
     let none = GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false);
     assert_eq!(one.ok(again)[3], Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(none)));

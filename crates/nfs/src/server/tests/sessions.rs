@@ -173,7 +173,7 @@ fn an_expired_lease_ends_the_session_and_frees_its_state() {
     let other = Peer::meet(&bench, 2);
     let gone = bench.server.inspect(|state| state.counts().opens);
     assert_eq!(gone, 1);
-    // Until its courtesy time is over, a client with an expired lease keeps its state. The test server's courtesy time
+    // A client with an expired lease keeps its state until its courtesy time is over. The test server's courtesy time
     // is one lease period.
     for _ in 0..5 {
         bench.pass(crate::testing::bench::LEASE / 2);

@@ -72,7 +72,7 @@ impl Segments {
         self.0.iter().any(|s| filter.matches(s))
     }
 
-    /// Adds a segment, and merges it with touching segments of the same iomode and return-on-close.
+    /// Adds a segment, and merges it with adjacent or overlapping segments of the same iomode and return-on-close.
     pub(super) fn add(&mut self, new: Segment) {
         if new.range.is_empty() {
             return;

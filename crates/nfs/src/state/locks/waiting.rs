@@ -59,7 +59,8 @@ impl Waiting {
         self.0.iter().filter(|w| w.owner.0 == client).count()
     }
 
-    /// Returns the waiters that requested their lock before `me` and have not lost their priority, in order.
+    /// Returns the waiters that requested their lock before `me` and have not lost their priority, in the order of
+    /// these requests.
     pub(super) fn before(&self, me: &Owner, now: Timestamp) -> impl Iterator<Item = &Waiter> {
         self.0.iter().take_while(move |w| w.owner != *me).filter(move |w| w.waits(now))
     }
@@ -78,8 +79,8 @@ impl Waiting {
         }
     }
 
-    /// Returns the lock-owners to notify, in order of arrival. The locks of these lock-owners are free now and do not
-    /// conflict with each other.
+    /// Returns the lock-owners to notify, in the order in which they requested their locks. The locks of these
+    /// lock-owners are free now and do not conflict with each other.
     pub(super) fn wake(&mut self, is_free: impl Fn(&Waiter) -> bool) -> Vec<Owner> {
         let mut first: Vec<(Owner, Span, LockKind)> = Vec::new();
         let mut woken = Vec::new();

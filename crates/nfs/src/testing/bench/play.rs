@@ -415,7 +415,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
         }
         4 => upgrade_and_downgrade(dice, seen, ops),
         5 => {
-            // The operations after the OPEN use the current stateid or a stateid from an earlier reply.
+            // LOCK, LOCKT and LOCKU after this OPEN use the current stateid or a stateid from an earlier reply.
             let current = stateid4 { seqid: 1, other: [0; 12] };
             ops.push(Arg::OP_OPEN(open(dice, seen)));
             for _ in 0..3 {
@@ -479,9 +479,8 @@ fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
 
 /// Sends random requests derived from `bytes`, and returns the server's counters.
 ///
-/// # Panics
-/// A reply is malformed, a retry gets another reply than the first transmission, or the server still has state after
-/// both clients are gone.
+/// # Panics A reply is malformed, a retry gets a reply that differs from the reply to the first transmission, or the
+/// server still has state after both clients are gone.
 pub fn play(bytes: &[u8]) -> Counters {
     let bench = Bench::default();
     let mut peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
@@ -493,7 +492,8 @@ pub fn play(bytes: &[u8]) -> Counters {
         let peer = &peers[which];
         // The clients reply NOMATCHING_LAYOUT to callbacks, so that no request waits for a recall.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
-        // Compute the sequence number before the operations, which may contain another SEQUENCE.
+        // Compute the sequence number before generating the operations, because these may contain another SEQUENCE that
+        // changes the client's count.
         let number = peer.sequence.get().wrapping_add(1);
         let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
