@@ -4,7 +4,8 @@
 pub const MAJOR: u32 = 7;
 /// The newest minor protocol version whose messages this module knows.
 pub const MINOR: u32 = 42;
-/// The oldest supported minor protocol version, from Linux 5.4: the first with `copy_file_range` and 1 MiB requests.
+/// The oldest supported minor protocol version, from Linux 5.4: the first version with `copy_file_range` and requests
+/// of 1 MiB.
 pub const MINOR_OLDEST: u32 = 31;
 
 /// Length of `fuse_in_header` in bytes.

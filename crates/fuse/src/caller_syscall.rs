@@ -20,14 +20,14 @@ const BUFFERS_MAX: u64 = 1024;
 const PATH_MAX: usize = 4096;
 /// `AT_EMPTY_PATH`: an empty path stands for the file of the descriptor.
 const EMPTY_PATH: u64 = 0x1000;
-/// System calls that have the same number on every architecture, and that libc may not define.
+/// The numbers of newer system calls, which are the same on every architecture. libc may not define these numbers.
 const FCHMODAT2: c_long = 452;
 const SETXATTRAT: c_long = 463;
 const GETXATTRAT: c_long = 464;
 const LISTXATTRAT: c_long = 465;
 const REMOVEXATTRAT: c_long = 466;
 
-/// A system call in which a thread waits.
+/// The system call in which a thread waits for the reply to its FUSE request.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     thread: u32,
@@ -51,8 +51,8 @@ enum Names {
 /// time.
 ///
 /// The kernel shows the call and the memory of a process under locks that the process holds during execve(2). Such a
-/// process may wait for the very request that needs the call. So a separate thread reads the call, and the mount
-/// waits at most [`SHOWN_WITHIN`] for this thread.
+/// process may wait for the very FUSE request for which the mount reads the call. So a separate thread reads the call,
+/// and the mount waits at most [`SHOWN_WITHIN`] for this thread.
 pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl FnOnce(Call) -> T + Send + 'static) -> T {
     let looking = tokio::task::spawn_blocking(move || look(Call::of(thread)));
     let looked = tokio::time::timeout(SHOWN_WITHIN, looking).await;
@@ -223,7 +223,7 @@ impl Call {
     }
 
     /// Returns whether the call creates a name and fails after ESTALE, because the kernel does not walk the path of
-    /// this call again. This holds for bind(2) of a Unix socket.
+    /// this call again. The only such call is bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }

@@ -112,8 +112,8 @@ impl FileSystem {
         self.by_names(header, None)
     }
 
-    /// Does the same as [`FileSystem::by_name`], and also requires that the known paths still lead to the file
-    /// `other`.
+    /// Returns the client mount with the caller's credentials, like [`FileSystem::by_name`]. Its operations also
+    /// require that the known paths of the file `other` still lead to `other`.
     pub(crate) fn by_names(&self, header: &Header, other: Option<u64>) -> Mount {
         let mount = self.acting(header);
         if !header.expects {

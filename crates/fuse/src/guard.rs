@@ -1,9 +1,10 @@
 //! A guard process that aborts a mount's FUSE connection when the process that serves the mount is killed.
 //!
-//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel drop
-//! pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. During this wait, the thread
-//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So
-//! without the guard process, this thread and every program that uses the mount wait forever.
+//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel
+//! drop pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. During this wait, the
+//! thread has the device open and cannot be killed. After the process that serves the mount was killed, no thread
+//! writes these pages back. So without the guard process, this thread and every program that uses the mount wait
+//! forever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};

@@ -15,13 +15,13 @@ pub(super) struct ChangedDirs(Mutex<Changes>);
 
 #[derive(Default)]
 struct Changes {
-    /// Number of directory changes that ended without attributes in the reply. Attributes that the mount requested
-    /// before such a change are outdated.
+    /// Number of completed directory changes whose replies contained no attributes. Attributes that the mount
+    /// requested before such a change are outdated.
     unseen: u64,
     dirs: HashMap<u64, Fresh>,
 }
 
-/// Attributes of a directory from the reply to a change.
+/// Attributes of a directory from the reply to a change of this directory.
 struct Fresh {
     attrs: Attrs,
     until: Instant,
@@ -48,8 +48,9 @@ impl ChangedDirs {
         Changing(self, number)
     }
 
-    /// Returns the number of changes that completed without attributes. The caller takes this number before it sends
-    /// a change whose reply contains attributes, and passes the number to [`ChangedDirs::changed`].
+    /// Returns the number of completed directory changes whose replies contained no attributes. The caller takes this
+    /// number before it sends a change whose reply contains attributes, and passes the number to
+    /// [`ChangedDirs::changed`].
     pub(super) fn unseen(&self) -> u64 {
         self.changes().unseen
     }

@@ -17,13 +17,15 @@ const EBUSY: Errno = Errno(16);
 /// may have to wait for an inode that the kernel has locked for this very request. In that case, the attributes are
 /// correct for the next request.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a read or write of a file that other clients use waits for the correction before it fails.
+/// How long a read or write of a file that other clients use waits for the correction of the kernel's cached
+/// attributes before the call fails.
 const LONG: Duration = Duration::from_secs(20);
-/// Number of locks that serialize corrections. Corrections of files with the same inode number modulo
-/// `CORRECTION_LOCKS` run one after the other.
+/// Number of locks that serialize corrections of the kernel's cached attributes. Corrections of files with the same
+/// inode number modulo `CORRECTION_LOCKS` run one after the other.
 const CORRECTION_LOCKS: usize = 64;
 
-/// The locks that serialize corrections, by inode number modulo [`CORRECTION_LOCKS`].
+/// The locks that serialize corrections of the kernel's cached attributes, by inode number modulo
+/// [`CORRECTION_LOCKS`].
 pub(super) struct CorrectionLocks([tokio::sync::Mutex<()>; CORRECTION_LOCKS]);
 
 impl Default for CorrectionLocks {
@@ -88,8 +90,8 @@ impl Coherence {
         tokio::time::timeout(LONG, correction).await.map_err(|_| EIO)
     }
 
-    /// Does the work of [`Coherence::correct_for_reply`] without a time limit. Only for requests whose thread does
-    /// not have the inode locked.
+    /// Corrects the kernel's cached attributes like [`Coherence::correct_for_reply`], but without a time limit. Only
+    /// for requests whose thread does not have the inode locked.
     pub(super) async fn correct_if_needed(&self, thread: u32, number: u64, attrs: &Attrs) {
         let shared = self.write_back.is_shared(number) && self.kernel_sizes.set_by(thread).is_none();
         if (shared || self.needs_correction(thread, number, attrs))

@@ -147,8 +147,8 @@ impl Coherence {
         }
     }
 
-    /// Returns whether `mtime` is the modification time that the mount last sent to the kernel, so that no program
-    /// has set it.
+    /// Returns whether `mtime` is the modification time that the mount last sent to the kernel. If so, no program has
+    /// set this time.
     pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
         let cached = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
         cached.is_some() && mtime == cached

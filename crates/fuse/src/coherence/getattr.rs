@@ -100,7 +100,8 @@ impl Coherence {
         Before { shared, stale, of_write_back }
     }
 
-    /// Makes the kernel cache the attributes of a GETATTR where the reply alone does not achieve this.
+    /// Makes the kernel cache the attributes that the mount fetched for a GETATTR, where the reply alone does not
+    /// achieve this.
     ///
     /// # Errors
     /// EIO: the kernel's attributes cannot be corrected, and a read or write of a file that other clients use depends

@@ -88,7 +88,7 @@ impl KernelCache {
 
     /// Records attributes that the mgr has sent to the mount. Returns whether the kernel may continue to use older
     /// attributes: the kernel may have discarded the last reply, and may consider an earlier reply valid.
-    /// `keeps_sizes`: the kernel takes its cached size from no reply (write-back).
+    /// `keeps_sizes`: the kernel ignores the sizes in replies (write-back).
     pub(super) fn is_outdated(&self, number: u64, attrs: &Attrs, keeps_sizes: bool) -> bool {
         let unsure = !keeps_sizes && !self.has_size(number, attrs.size);
         self.attrs_sent(number, attrs) || unsure

@@ -16,7 +16,7 @@ use types::{Attrs, Timestamp};
 
 /// The type of FUSE file handles: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
 const FILEID_INO64_GEN: i32 = 0x81;
-/// Largest number of attempts of [`KernelSizes::expire`] and [`KernelSizes::show_size`].
+/// Largest number of statx(2) calls in one call of [`KernelSizes::expire`] or [`KernelSizes::show_size`].
 const EXPIRES: usize = 1000;
 /// Length in bytes of a FUSE file handle: both halves of the node id, and the generation.
 const FILEID_LEN: usize = 12;

@@ -49,7 +49,7 @@ struct Invalidations {
     answered: Option<Instant>,
 }
 
-/// Pages that the kernel may keep for at most `pages::SHARED_KEPT` although other clients use the file.
+/// Pages that the kernel may keep for a short time (`pages::SHARED_KEPT`) although other clients use the file.
 #[derive(Default)]
 struct SharedPages {
     /// Whether a pending task will make the kernel drop the pages that it reads now.

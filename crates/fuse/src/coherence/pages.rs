@@ -30,7 +30,7 @@ impl Coherence {
         let _ = tokio::task::spawn_blocking(move || coherence.drop_pages_blocking(number, range)).await;
     }
 
-    /// Does the work of [`Coherence::drop_pages_of`], but blocks the calling thread.
+    /// Makes the kernel write back and drop pages like [`Coherence::drop_pages_of`], but blocks the calling thread.
     pub(super) fn drop_pages_blocking(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.recent_attrs.change();
@@ -82,7 +82,7 @@ impl Coherence {
     /// discards a reply if it has to drop pages before it applies the reply.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
-            // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.
+            // With write-back, the kernel ignores the size in replies, so a discarded reply does no harm.
             if self.write_back.is_on() || !self.pages.has_recent_getattr(number, QUIET) {
                 return;
             }

@@ -83,8 +83,8 @@ impl Coherence {
     }
 
     /// Records that the kernel receives the given attributes of a file in a reply. The kernel discards a reply if its
-    /// own attributes of the file have changed since it sent the request. So it may or may not cache a new size. With
-    /// write-back, the kernel takes the size from no reply.
+    /// own attributes of the file have changed since it sent the request. So the kernel may or may not cache a new
+    /// size. With write-back, the kernel ignores the size in replies.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.may_take(number, attrs);
@@ -149,8 +149,9 @@ impl Coherence {
         self.changed_dirs.changing(number)
     }
 
-    /// Returns the `mark` for [`Coherence::directory_changed`]. The caller calls this before a change of a directory if
-    /// the reply contains the directory's attributes.
+    /// Returns the number of directory changes whose replies contained no attributes: the `mark` for
+    /// [`Coherence::directory_changed`]. The caller calls this before a change of a directory if the reply contains
+    /// the directory's attributes.
     pub(crate) fn directory_mark(&self) -> u64 {
         self.changed_dirs.unseen()
     }

@@ -110,7 +110,7 @@ impl Coherence {
         if self.write_back.is_shared(number) {
             let _ = self.correct_for_data(number, &attrs).await;
         } else {
-            // No kernel request causes this correction, so pass the thread number 0.
+            // No kernel request causes this correction, so pass the thread id 0.
             self.correct_if_needed(0, number, &attrs).await;
         }
     }

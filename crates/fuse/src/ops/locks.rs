@@ -92,9 +92,9 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     Ok(Reply::Done)
 }
 
-/// Tries to take the lock, and returns whether the caller has the lock. Servers and fcntl(2) require an open for
-/// writing for an exclusive lock, and an open for reading for a shared lock (RFC 8881 §18.10.4, NFS4ERR_OPENMODE).
-/// flock(2) has no such rule, so the mount opens the file a second time for a flock(2) lock.
+/// Tries to lock a range of a file for a caller, and returns whether the caller has got the lock. Servers and fcntl(2)
+/// require an open for writing for an exclusive lock, and an open for reading for a shared lock (RFC 8881 §18.10.4,
+/// NFS4ERR_OPENMODE). flock(2) has no such rule, so the mount opens the file a second time for a flock(2) lock.
 async fn take(
     fs: &FileSystem,
     header: &Header,

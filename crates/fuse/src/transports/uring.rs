@@ -133,7 +133,7 @@ fn serve(
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
     if let Err(error) = stay_on(number as usize) {
-        // On another processor, the ring is slower, but still correct.
+        // On a processor other than its own, the thread of a ring is slower, but still correct.
         tracing::debug!(number, "cannot bind a ring to its processor: {error}");
     }
     let server = match Server::new(ring, number, queues, context) {
