@@ -22,7 +22,7 @@ fn synced_data_outlives_the_mount() {
     file.sync_all().unwrap();
     file.write_all(&vec![8; 100_000]).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // The mount has died, so a further write, or the sync after this write, must fail.
+    // The mount has died, so another write, or the sync after this write, must fail.
     assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
     drop(file);
     assert!(fs::read(place.at("f")).is_err());
@@ -244,8 +244,8 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // The kernel does not detect at once that the process is dead, and sends it a request. This request must fail when
-    // the guard aborts the connection.
+    // The kernel does not detect at once that the process of the mount is dead, and still sends a request to this
+    // process. This request must fail when the guard aborts the connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();
     }

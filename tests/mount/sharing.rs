@@ -195,8 +195,8 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // A write to the name creates a new file, or truncates the file that has the name now. It must not change
-            // the bytes of the old file.
+            // A write to the name creates a new file, or truncates the file that has the name now. The write must not
+            // change the bytes of the old file.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
