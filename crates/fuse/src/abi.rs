@@ -158,7 +158,7 @@ pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     /// The kernel puts bytes from the mount into the page cache of an inode; the bytes may extend the file.
     pub const STORE: i32 = 4;
-    /// The kernel may drop these inodes if they are unused. The body of the notification has the number of inodes,
-    /// twelve bytes of padding, and the node ids.
+    /// The kernel may drop the listed inodes if they are unused. The body of the notification has the number of
+    /// inodes, twelve bytes of padding, and the node ids.
     pub const PRUNE: i32 = 9;
 }

@@ -60,8 +60,8 @@ pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl Fn
 }
 
 impl Call {
-    /// Returns the call of a thread. The call is unknown if `/proc` does not show the thread, or if io_uring made the
-    /// request.
+    /// Returns the system call in which a thread waits. The call is unknown if `/proc` does not show the thread, or if
+    /// io_uring made the request.
     fn of(thread: u32) -> Self {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
@@ -249,8 +249,9 @@ impl Call {
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If `name` occurs several times in the paths of the call, the request may concern another occurrence. So also
-        // compare the name of the directory, which may differ if a symbolic link leads to the directory.
+        // If `name` occurs several times in the paths of the call, the request may concern another occurrence of
+        // `name`. So also compare the name of the directory, which may differ if a symbolic link leads to the
+        // directory.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }

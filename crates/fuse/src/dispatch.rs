@@ -141,8 +141,8 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived after the check for requests and before the store to `looking`, so
-                    // check again.
+                    // A request may have arrived after the check for requests in progress and before the store to
+                    // `looking`, so check for requests again.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }

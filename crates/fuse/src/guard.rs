@@ -163,8 +163,8 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     }
     // The guard process must not keep descriptors of the mount process open. The kernel closes them when the new
     // process executes the guard's program.
-    // SAFETY: all arguments are integers. On a kernel without this call, only descriptors without close-on-exec stay
-    // open.
+    // SAFETY: all arguments are integers. On a kernel without close_range(2), only descriptors without close-on-exec
+    // stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if tie(process, thread)? { Ok(()) } else { Err(Errno::SRCH.into()) }
 }

@@ -85,7 +85,7 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next attempt.
+    /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next call of `free`.
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

@@ -1,5 +1,6 @@
-//! A cache of directory attributes after the last change by this mount. After such a change, the kernel drops its own
-//! cached attributes of the directory, and requests them before any other operation in the directory.
+//! A cache of the attributes that directories have after the last change by this mount. After such a change, the
+//! kernel drops its own cached attributes of the directory, and requests them before any other operation in the
+//! directory.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -73,8 +73,8 @@ impl Coherence {
             Box::pin(self.show_size(number)).await;
         }
         // The reply contains the modification time that the kernel has cached, even if this mount has written the file
-        // after that time: with a new time, the kernel drops its pages. The old time gets no lifetime, so that a
-        // program that requests the time receives the new time.
+        // after that time. If the kernel received another time, it would drop its pages. The old time gets no
+        // lifetime, so that a program that requests the time receives the new time.
         let (attrs, sent) = (open.file.attrs(), self.cache.sent_mtime(number)?);
         let valid = if sent == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
         Some((Attrs { mtime: sent, ..attrs }, valid))

@@ -64,8 +64,8 @@ impl AttrsBeingSet {
         self.mark.is_some()
     }
 
-    /// Returns whether no program has written to the file since the correction set its modification time to `mark`. A
-    /// write changes this time.
+    /// Returns whether no program has written to the file since the correction set the file's modification time to
+    /// `mark`. A write changes this time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let cached = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -191,17 +191,18 @@ impl KernelSizes {
         Ok((file, cached))
     }
 
-    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not shared,
-    /// the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait for a
-    /// program's call that has the inode locked, such as a write. So a thread that replies to requests must not call
-    /// this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very file
-    /// system.
+    /// Makes the kernel cache the size and modification time in `attrs`. If the kernel already has both cached,
+    /// returns `None`. Otherwise sets the attributes that `refresh` returns, and returns these attributes. May wait
+    /// for a program's call that has the inode locked, such as a write. So a thread that replies to requests must not
+    /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
+    /// file system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, this
-    /// function compares the time only if `times` is true. It sets the time before it calls `refresh`, which writes
-    /// back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written since
-    /// then.
+    /// by other clients while the kernel writes it through its page cache. For a shared file, this function compares
+    /// the time only if `times` is true. If only the time differs, this function sets the time in `attrs` and returns
+    /// `None`. If the size differs, it first sets a time that no later write sets, and then calls `refresh`, which
+    /// writes back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written
+    /// since then.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.

@@ -77,7 +77,7 @@ impl Twin {
 struct DirectWrite {
     id: u64,
     range: ByteRange,
-    /// Whether the kernel has read pages of the range since the direct write began.
+    /// Whether the kernel has read pages of the written range since the direct write began.
     got: bool,
 }
 
@@ -433,7 +433,8 @@ mod tests {
             Model { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
         }
 
-        /// Executes the next step of one actor, if the actor can make a step.
+        /// Executes the next step of one actor (a direct writer, the program with the mapping, or the kernel), if the
+        /// actor can make a step.
         fn step(&mut self, actor: u8, at: usize, byte: u8) {
             match actor % 5 {
                 0 | 1 => self.begin_direct_write(usize::from(actor % 5), at, byte),

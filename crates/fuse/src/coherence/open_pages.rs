@@ -99,7 +99,7 @@ impl Drop for InvalidationGuard {
 pub(super) struct SharedPagesGuard(Arc<FilePages>);
 
 impl SharedPagesGuard {
-    /// Declares that the task will not drop pages that the kernel reads from now on.
+    /// Records that the task of this guard will not make the kernel drop pages that the kernel reads from now on.
     pub(super) fn expire(&self) {
         self.0.shared_pages.expected.store(false, SeqCst);
     }
@@ -143,7 +143,7 @@ impl PageUse {
         page_use
     }
 
-    /// Records that the open has ended. Requests that use the open may still run.
+    /// Records that this open of the file has ended. Requests that use the open may still run.
     pub(crate) fn end(&self) {
         self.count_writer(-1);
         self.table.closed(self.number, self.cached);

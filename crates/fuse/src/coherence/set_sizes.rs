@@ -23,7 +23,7 @@ pub(super) struct Resizing(Mutex<HashMap<u64, SizeRequests>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct SizeRequests {
     requests: usize,
-    /// Whether another client has set the size during these requests.
+    /// Whether another client has set the size of the file during these requests of this mount.
     missed: bool,
 }
 

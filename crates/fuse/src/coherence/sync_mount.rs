@@ -48,7 +48,8 @@ impl SyncMount {
         }
         let Some(place) = self.place.get().cloned() else { return };
         if wanted {
-            // Set `on` before the kernel's flag: the change of the flag causes requests, and their handlers check `on`.
+            // Set `on` before the kernel's synchronous flag: the change of this flag causes requests, and their
+            // handlers check `on`.
             self.on.store(true, SeqCst);
         }
         let switched = tokio::task::spawn_blocking(move || switch(&place, wanted)).await;

@@ -61,8 +61,8 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
-        // A user who may write to a file may set its times only to the present time (utimensat(2)). So let the server
-        // set its own time.
+        // A user who may write to a file, but does not own the file, may set the file's times only to the present time
+        // (utimensat(2)). So let the server set its own time.
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
             Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
         }
