@@ -144,10 +144,11 @@ impl DataServer for Objects {
                 // client sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
-            // The object ends inside the requested range. The file may end here too, or continue with a hole, and only
-            // the mgr knows which.
+            // The object ends inside the requested range. The file may end at the same offset or continue with a hole,
+            // and only the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
-            // An unchanged object size proves that the object also ended here when the mgr replied.
+            // An unchanged object size proves that the object still ended at this offset when the mgr replied with the
+            // file length.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
