@@ -121,7 +121,8 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
         let outcomes: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut one, &piece(op, i))).collect();
         assert!(outcomes == [0, 1, 0, 1, 0, 1, 0, 1] || outcomes == [1, 0, 1, 0, 1, 0, 1, 0], "{op}: {outcomes:?}");
     }
-    // The mgr must recall the layout, and must grant no layout of the file while the iod is down.
+    // The mgr must recall the guest's layout of the striped file, and must grant no layout of this file while the iod
+    // is down.
     servers::until(|| layouts(&lab) == 0);
     let before = other.mountstats();
     let there: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut other, &piece("write", i))).collect();

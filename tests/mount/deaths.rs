@@ -204,7 +204,8 @@ fn unsynced_name_changes_survive_killed_processes() {
             std::mem::forget(place);
             place = mount(&cluster);
         }
-        // The sync must succeed: only processes were killed, and the machine has not lost power, so no change is lost.
+        // The fsync of the directory must succeed: only processes were killed, and the machine has not lost power, so
+        // no change is lost.
         File::open(place.at("")).unwrap().sync_all().unwrap();
         for i in 0..60 {
             let name = ["", "g", "f"][i as usize % 3];

@@ -44,8 +44,8 @@ fn all_tests_pass_over_io_uring() {
     if over_rings() || !can_mount() {
         return;
     }
-    // Without io_uring in the kernel, a mount that requires io_uring must fail with the reason. Other mounts must use
-    // the device.
+    // Without io_uring in the kernel, a mount that requires io_uring must fail and report the reason. Mounts that do
+    // not require io_uring must use the device.
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
