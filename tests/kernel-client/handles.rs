@@ -11,7 +11,7 @@ use data_encoding::HEXLOWER;
 use mgr::ClusterFile;
 use std::path::Path;
 
-/// The Perl program that makes the system calls in the guest.
+/// The Perl program that gets and opens kernel handles in the guest.
 const SCRIPT: &str = include_str!("handles.pl");
 /// Options for the restart of the mgr: they close `/users/closed` and `/other` to the guest, after the guest has used
 /// both directories.

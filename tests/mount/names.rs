@@ -438,7 +438,7 @@ fn a_renamed_directory_can_be_used_through_its_descriptor() {
         }
         work_by_descriptor(&held);
         work_by_descriptor(&held);
-        // Also use the directory from a shell that has it as its current directory.
+        // Also use the directory from a shell process whose current directory is this directory.
         let shell = "set -e; cat f sub/f; mkdir x; touch x/y; echo z > z; mv z x; ls; rm -r x; chmod 700 .";
         let said = Command::new("sh").args(["-c", shell]).current_dir(format!("/proc/self/fd/{}", raw(&held))).output();
         let said = said.unwrap();

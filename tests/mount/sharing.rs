@@ -561,7 +561,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let (held, mut other) = (open(two.at(deep)), rustix::fs::Dir::new(open(two.at(deep))).unwrap());
     let names = |dir: &mut rustix::fs::Dir| dir.by_ref().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
     assert_eq!(names(&mut other).len(), 1);
-    // Look the name up, so that the kernel has the name cached from now on.
+    // Look up the name `f`, so that the kernel has the name cached from now on.
     rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();
     assert_eq!(rustix::fs::unlinkat(&held, "f", AtFlags::empty()), Err(Errno::NOENT));

@@ -138,7 +138,7 @@ fn mount_options_control_setuid_devices_and_exec() {
     assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
     assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
     assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
-    // `mount -f` succeeds without a mount.
+    // `mount -f` must succeed without mounting the file system.
     succeed(Command::new(&helper).arg(&cluster.url).arg(&mnt).args(["-f", "-o", "rw"]));
     assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(mnt.to_str().unwrap()));
     // Call the mount helper under both names that mount(8) uses: the name for the type in `/proc/mounts`, and the name

@@ -18,7 +18,7 @@ const PAUSES: [u64; 8] = [0, 0, 0, 1, 2, 5, 10, 20];
 const BUFFERS_MAX: u64 = 1024;
 /// Longest path of a system call in bytes, with the zero byte at its end.
 const PATH_MAX: usize = 4096;
-/// `AT_EMPTY_PATH`: an empty path stands for the file of the descriptor.
+/// `AT_EMPTY_PATH`: an empty path stands for the file to which the descriptor refers.
 const EMPTY_PATH: u64 = 0x1000;
 /// The numbers of newer system calls, which are the same on every architecture. libc may not define these numbers.
 const FCHMODAT2: c_long = 452;

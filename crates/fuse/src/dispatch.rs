@@ -64,7 +64,7 @@ struct Task {
     dispatcher: Arc<Dispatcher>,
     ticket: u64,
     unique: u64,
-    /// Which signals to the caller abandon the request, and the caller's thread id.
+    /// Which signals to the caller make the mount abandon the request, and the caller's thread id.
     abandon_when: AbandonWhen,
     asker: u32,
     /// Whether the mount has checked for signals that arrived before the request.

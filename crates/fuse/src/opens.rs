@@ -46,7 +46,7 @@ pub(crate) struct OpenDir {
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
-    /// Entries that the mgr has sent and the kernel has not received yet.
+    /// Directory entries that the mgr has sent and the kernel has not received yet.
     pub(crate) ahead: VecDeque<Entry>,
     /// The directory offset directly before the first entry that was fetched ahead.
     pub(crate) at: u64,

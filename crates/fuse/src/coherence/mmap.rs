@@ -34,7 +34,7 @@ struct State {
     /// The id that was assigned last. Reads, write-backs, direct writes and other changes get increasing ids when they
     /// begin.
     next: u64,
-    /// Number of opens for writing that bypass the page cache.
+    /// Number of opens of the file for writing that bypass the page cache.
     writers: usize,
     /// Twins by page number: the younger generation, and the older generation.
     young: HashMap<u64, Twin>,
@@ -405,13 +405,13 @@ mod tests {
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Stage {
         Idle,
-        /// The kernel has to lock and drop the page before it sends the write.
+        /// The kernel has to lock and drop the page before it sends the direct write.
         MustDropPage,
         Locked,
         PageDropped,
         Begun(u64),
         Put(u64),
-        /// The kernel has to drop the page again after the write.
+        /// The kernel has to drop the page again after the direct write.
         Again(u64, u64),
         AgainLocked(u64, u64),
         Ends(u64),

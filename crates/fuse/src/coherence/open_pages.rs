@@ -39,7 +39,7 @@ struct FilePages {
 /// if it has to drop pages before it receives the reply.
 #[derive(Default)]
 struct Invalidations {
-    /// Number of running requests of the mount to drop pages.
+    /// Number of requests in progress by which the mount makes the kernel drop pages.
     running: u32,
     /// When the mount's last request to drop pages of the file ended.
     last: Option<Instant>,
