@@ -46,8 +46,8 @@ impl Objects {
 
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<(Arc<Volume>, DataHandle)> {
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
-        // PUTFH has verified the handle. Verify it again, because this also finds the volume whose key signed the
-        // handle.
+        // PUTFH has verified the filehandle. Verify the filehandle again, because this also finds the volume whose key
+        // signed the handle.
         let volume = self.daemon.check_handle(&handle)?.clone();
         if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
@@ -181,8 +181,8 @@ impl DataServer for Objects {
             // the mgr.
             let tell = move |volume: &Volume| Ok(volume.tell_written(object, grant, size));
             if !Self::work(&volume, tell).await? {
-                // The mgr has not received the report, so the iod replies with DATA_SYNC: only the data are durable.
-                // After DATA_SYNC the client itself sends LAYOUTCOMMIT.
+                // The mgr has not received the iod's report of the write, so the iod replies with DATA_SYNC: only the
+                // data are durable. After DATA_SYNC the client itself sends LAYOUTCOMMIT.
                 told = Stability::DataSync;
             }
         }
