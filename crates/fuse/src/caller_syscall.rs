@@ -39,11 +39,12 @@ pub(crate) struct Call {
 
 /// How a system call names the file whose attributes the call reads or changes.
 enum Names {
-    /// The call always names the file by a path.
+    /// The system call always names the file by a path.
     Path,
-    /// The call names the file by a path, unless the argument with this index is a null pointer.
+    /// The system call names the file by a path, unless the argument with this index is a null pointer.
     PathUnlessNull(usize),
-    /// The call names the file by a path, unless the argument with this index contains the flag `AT_EMPTY_PATH`.
+    /// The system call names the file by a path, unless the argument with this index contains the flag
+    /// `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
@@ -242,7 +243,8 @@ impl Call {
             },
             None => return false,
         };
-        // If the mount cannot read the path, `name` is most likely the last name of the path, so assume that.
+        // If the mount cannot read the path argument of the call, `name` is most likely the last name of the path, so
+        // assume that.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;
@@ -283,7 +285,7 @@ impl Call {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);
         while path.len() < PATH_MAX {
-            // Read at most up to the end of the page, because the next page may not be mapped.
+            // Read at most up to the end of the memory page, because the next page may not be mapped.
             let mut piece = vec![0; PATH_MAX - from as usize % PATH_MAX];
             memory.read_exact_at(&mut piece, from).ok()?;
             if let Some(end) = piece.iter().position(|byte| *byte == 0) {

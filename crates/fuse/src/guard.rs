@@ -98,7 +98,7 @@ impl GuardState {
         loop {
             let ended = match command.spawn() {
                 Ok(child) => {
-                    // The receiver of this report may have been dropped, so ignore the result.
+                    // Only the report of the first start has a receiver, so ignore the result.
                     let _ = tell.send(Ok(()));
                     self.ended(child)
                 }

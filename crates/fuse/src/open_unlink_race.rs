@@ -89,7 +89,7 @@ impl OpenUnlinkRaces {
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Register for notifications before the check, so that no notification is missed.
+            // Register for notifications before the call of `free`, so that no notification is missed.
             changed.as_mut().enable();
             let until = match free(&mut self.state()) {
                 Ok(done) => return done,

@@ -77,8 +77,8 @@ impl Coherence {
                 if !self.write_back.is_shared(number) {
                     return;
                 }
-                // The correction fails if another writer on this mount changes the attributes at the same time, or has
-                // the inode locked. So try again after a pause.
+                // The correction of the kernel's attributes fails if another writer on this mount changes the
+                // attributes at the same time, or has the inode locked. So try again after a pause.
                 if coherence.correct(number, attrs, false).await.unwrap_or(false) {
                     return;
                 }
@@ -119,7 +119,8 @@ impl Coherence {
     pub(crate) fn own_setattr(&self, thread: u32, number: u64, args: &SetAttr) -> Option<Result<Attrs, Errno>> {
         let setting = self.kernel_sizes.set_by(thread)?;
         let (written, shared) = (self.write_back.is_written(number), self.write_back.is_shared(number));
-        // The kernel has locked the inode for this SETATTR, so no program can write between this check and the reply.
+        // The kernel has locked the inode for this SETATTR, so no program can write to the file between this check and
+        // the reply to the SETATTR.
         let sizes = args.valid & fattr::SIZE != 0;
         if written && !(shared && setting.is_of_shared() && (!sizes || setting.is_untouched())) {
             return Some(Err(EBUSY));
@@ -147,8 +148,8 @@ impl Coherence {
                         false => coherence.cache.has_now(number, &cached),
                     }
                     coherence.write_back.reaches(number, cached.size);
-                    // The kernel's cached pages may be as old as the attributes before the correction, so the kernel
-                    // has to drop the pages.
+                    // The kernel's cached pages may be as old as the kernel's attributes before the correction, so the
+                    // kernel has to drop the pages.
                     if changed.is_some() && !coherence.write_back.is_written(number) {
                         coherence.drop_pages(number).await;
                     }

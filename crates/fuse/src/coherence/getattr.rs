@@ -125,8 +125,9 @@ impl Coherence {
             true => Box::pin(caller_syscall::look(thread, Caller::of)).await,
             false => Caller::Other,
         };
-        // A caller that has the inode locked cannot wait for the correction, because the correction waits for this
-        // lock. A caller that is about to read or write does not have the inode locked, so it can wait.
+        // A caller that has the inode locked cannot wait for the correction of the kernel's attributes, because the
+        // correction waits for this lock. A caller that is about to read or write does not have the inode locked, so
+        // it can wait.
         match (caller, of_write_back) {
             (Caller::SeeksTheEnd, Some(open)) => Box::pin(self.raise_size(open, attrs.size)).await,
             (Caller::MovesData(range), _) if by_program => {

@@ -65,7 +65,7 @@ impl KernelCache {
     pub(super) fn forgotten(&self, number: u64) {
         let files = &mut self.record().files;
         files.remove(&number);
-        // Free unused memory of the table if it has become much smaller.
+        // Free unused memory of the hash table if the number of files has fallen far below its capacity.
         if files.capacity() > 4096 && files.len() < files.capacity() / 8 {
             let most = files.capacity() / 4;
             files.shrink_to(most);

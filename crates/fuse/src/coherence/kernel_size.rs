@@ -45,9 +45,9 @@ pub(super) struct KernelSizes {
 #[derive(Clone)]
 pub(super) struct AttrsBeingSet {
     attrs: Attrs,
-    /// For a file that other clients use and the kernel writes through its page cache: the modification time that the
-    /// correction sets before it sets the size. No write sets this time, so another time shows that a program has
-    /// written to the file.
+    /// For a file that other clients use and the kernel writes through its page cache: the modification time that a
+    /// correction of the kernel's attributes sets before it sets the size. No write sets this time, so another time
+    /// shows that a program has written to the file.
     mark: Option<Timestamp>,
     /// A path by which the kernel finds the file, valid while the thread sets the attributes.
     path: Arc<CString>,
@@ -64,8 +64,8 @@ impl AttrsBeingSet {
         self.mark.is_some()
     }
 
-    /// Returns whether no program has written to the file since the correction set the file's modification time to
-    /// `mark`. A write changes this time.
+    /// Returns whether no program has written to the file since a correction of the kernel's attributes set the file's
+    /// modification time to `mark`. A write changes this time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let cached = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -273,7 +273,7 @@ fn differs(cached: &Statx, attrs: &Attrs) -> (bool, bool) {
 
 /// Opens the kernel's inode `number` with `O_PATH`. Makes no request to the mount.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
-    // All inodes of this mount have the generation 0, so the last word of the handle is 0.
+    // All inodes of this mount have the generation 0, so the last word of the file handle is 0.
     let id = [(number >> 32) as u32, number as u32, 0];
     let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
@@ -295,8 +295,8 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
 pub(super) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
-        // The kernel checks the capability before it checks the handle, so any other error proves that the process has
-        // the capability.
+        // The kernel checks the capability before it checks the file handle, so any other error proves that the
+        // process has the capability.
         Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         Ok(_) => true,
     }

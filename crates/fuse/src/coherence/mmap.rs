@@ -57,7 +57,7 @@ struct Twin {
     /// Whether the kernel has dropped the page. The kernel may still be writing the page back, and waits for this
     /// write-back before it reads the page again.
     gone: bool,
-    /// The smallest range of the page that contains all direct writes since the copy was made.
+    /// The smallest range of the page that contains all direct writes since this twin was made.
     written_directly: Option<ByteRange>,
 }
 
@@ -169,8 +169,8 @@ impl Drop for WriteBackGuard<'_> {
 
 impl DirectWriteGuard<'_> {
     /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
-    /// the range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id for
-    /// [`DirectWriteGuard::pages_dropped`].
+    /// the written range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id
+    /// for [`DirectWriteGuard::pages_dropped`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
@@ -215,9 +215,9 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without opens for writing that bypass the page cache, pages need no twins. A change during the read, such as
-        // a truncation, makes the bytes outdated. The kernel reads only whole pages, so a range that begins within a
-        // page makes no twins.
+        // Without opens for writing that bypass the page cache, pages need no twins. A change of the file during the
+        // read, such as a truncation, makes the read bytes outdated. The kernel reads only whole pages, so a range
+        // that begins within a page makes no twins.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }

@@ -92,7 +92,8 @@ impl PageTwins {
         };
     }
 
-    /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the request or of the file.
+    /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the READ request or of the
+    /// file.
     pub(super) fn got(&mut self, offset: u64, data: &[u8]) {
         // The kernel reads only whole pages. At any other offset, the first bytes of the page are unknown, so make no
         // twin.

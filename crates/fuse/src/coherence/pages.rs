@@ -25,8 +25,8 @@ impl Coherence {
     /// Makes the kernel write back and drop the pages of a file that contain bytes of a range.
     pub(super) async fn drop_pages_of(&self, number: u64, range: ByteRange) {
         let Some(coherence) = self.shared() else { return };
-        // The notification returns after the write-back. Other threads of this process execute the WRITE requests of
-        // the write-back, so send the notification from a blocking thread.
+        // The `INVAL_INODE` notification returns after the kernel has written back dirty pages. Other threads of this
+        // process execute the WRITE requests of this write-back, so send the notification from a blocking thread.
         let _ = tokio::task::spawn_blocking(move || coherence.drop_pages_blocking(number, range)).await;
     }
 

@@ -133,7 +133,7 @@ impl Coherence {
     }
 
     /// Makes the kernel expire its cached attributes of a file. The kernel also discards replies that are in flight
-    /// when it receives this notification.
+    /// when it receives the `INVAL_INODE` notification.
     pub(super) fn invalidate_attributes(&self, number: u64) {
         let Some(transport) = self.transport() else { return };
         // In an `INVAL_INODE` notification, a negative offset invalidates only the attributes.

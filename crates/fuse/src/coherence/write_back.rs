@@ -87,9 +87,9 @@ impl WriteBack {
             return Err(NotDelegated);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Check the delegation after the open is in the table of writers, so that a later recall finds the file in the
-        // table. The open must permit reads, because the kernel reads a page before a program writes only a part of
-        // the page.
+        // Check the delegation after this open of the file is in the table of writers, so that a later recall finds
+        // the file in the table. The open must permit reads, because the kernel reads a page before a program writes
+        // only a part of the page.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotDelegated) }
     }
 

@@ -82,8 +82,8 @@ fn means_now(args: &SetAttr) -> bool {
 /// the kernel's next request reports it, so that the caller receives it only once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
-        // Only the owner may set the time. For other users, the file keeps the time at which the servers received the
-        // bytes.
+        // Only the owner of a file may set its times to given values. For other users, the file keeps the time at
+        // which the servers received the bytes.
         Err(error) if error.is(Status::Perm) || error.is(Status::Access) => Ok(open.file.refresh().await?),
         outcome => Ok(outcome?),
     }
