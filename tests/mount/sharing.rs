@@ -342,7 +342,7 @@ fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
     assert_eq!(refused.code(), Some(7), "the other mount sees the lock");
     let mut impatient = locker(&two.at("f"), &[]);
-    // The process waits for the lock once it sleeps in the kernel. SIGTERM must wake it.
+    // The flock(1) process waits for its lock once it sleeps in the kernel. SIGTERM must wake the process.
     let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
     while !state().contains("request_wait") && !state().contains("fuse") {
         std::thread::yield_now();
@@ -572,7 +572,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     other.rewind();
     let found = names(&mut other);
     assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
-    // If the kernel has cached a directory that no longer exists, it must look up the path again.
+    // If the kernel has cached a directory that no longer exists, the kernel must look up the path again.
     fs::create_dir_all(one.at("d/1")).unwrap();
     fs::write(two.at("d/1/c"), "").unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();

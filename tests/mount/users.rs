@@ -34,7 +34,7 @@ fn reserves(place: &TestMount, mnt: &str) {
 fn makes(place: &TestMount) {
     let made = std::thread::scope(|scope| {
         let as_user = || {
-            // This call changes the user of this thread alone, not of the whole process.
+            // This system call changes the user id of this thread alone, not of the whole process.
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1002)).unwrap();
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o4755).open(place.at("made")).map(drop)
         };
