@@ -3,8 +3,8 @@
 //!
 //! The thread that read a request polls the request first. Many requests complete in this poll, such as a write that
 //! fits into the client's window. A request that has to wait costs no thread switch before the reply of a server
-//! arrives. Then its waker lets the runtime poll the request ([`crate::poll_scheduling`]), in a task on the thread
-//! that read the reply.
+//! arrives. When this reply arrives, the waker of the request lets the runtime poll the request
+//! ([`crate::poll_scheduling`]), in a task on the thread that read the reply.
 
 use crate::Errno;
 use crate::fs::FileSystem;

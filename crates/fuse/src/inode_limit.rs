@@ -31,8 +31,8 @@ pub(crate) async fn watch(fs: Weak<FileSystem>) {
         // Repeat the prune notification, because inodes in use may become unused, and the kernel does not report that.
         while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
             let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
-            // Notify the kernel in a blocking thread. The kernel may first write back pages of these inodes, and
-            // other threads of this mount must execute these writes.
+            // Notify the kernel in a blocking thread. The kernel may first write back pages of the inodes in the
+            // notification, and other threads of this mount must execute these writes.
             match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     return tracing::debug!("this kernel cannot limit its inodes of the mount: {error}");

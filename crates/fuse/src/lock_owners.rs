@@ -55,9 +55,9 @@ enum Closing {
 }
 
 impl LockOwner {
-    /// Returns the time until which the mount waits for the end of the owner's locks by a close, or `None` if no close
-    /// has begun that ends them. Processes that inherited a descriptor often close it (`fork`, `exec`). Such a close
-    /// does not affect the fcntl(2) locks of another process, but a flock(2) lock belongs to all these processes.
+    /// Returns the time until which the mount waits for a close to end the owner's locks, or `None` if no such close
+    /// has begun. Processes that inherited a descriptor often close it (`fork`, `exec`). Such a close does not affect
+    /// the fcntl(2) locks of another process, but a flock(2) lock belongs to all these processes.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,

@@ -90,8 +90,8 @@ impl Coherence {
     /// size.
     pub(crate) fn write_failed(&self, number: u64) {
         let Some(coherence) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
-        // The record of the kernel's cached size may be wrong, even if the kernel has just sent its time of the last
-        // write. So mark the size as unknown.
+        // The record of the kernel's cached size and times may be wrong, even if the kernel has just sent its time of
+        // the last write in a SETATTR. So mark the cached size and times as unknown.
         self.size_may_change(number);
         if self.write_back.share(number) {
             tokio::spawn(coherence.look_after(number));

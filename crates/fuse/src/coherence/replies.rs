@@ -16,14 +16,14 @@ impl Coherence {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns the present time and the present number of changes by this mount. The caller calls this before it
-    /// requests attributes from the mgr.
+    /// Returns the present time, and the number of attribute changes by this mount so far. The caller calls this
+    /// before it requests attributes from the mgr.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
 
     /// Returns whether attributes that the mount requested after the moment `mark` are still valid. They are if `mark`
-    /// is recent, and this mount has changed nothing after `mark`.
+    /// is recent, and this mount has changed no attributes after `mark`.
     pub(crate) fn are_current(&self, mark: Mark) -> bool {
         self.recent_attrs.is_good(mark)
     }

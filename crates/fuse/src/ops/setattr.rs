@@ -78,8 +78,8 @@ fn means_now(args: &SetAttr) -> bool {
 }
 
 /// Sets the kernel's time of the last write, after all writes are durable. The kernel sends this SETATTR during an
-/// fsync or close, whose caller receives the error of a failed SETATTR. A write error is not an error of this SETATTR:
-/// the kernel's next request reports it, so that the caller receives it only once.
+/// fsync or close, and returns an error of the SETATTR to the caller of the fsync or close. This function returns no
+/// write error, because the kernel's next request reports the write error, and the caller must receive it only once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
         // Only the owner of a file may set its times to given values. For other users, the file keeps the time at

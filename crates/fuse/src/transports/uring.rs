@@ -177,7 +177,7 @@ impl Transport for Uring {
     fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
         if ticket & RINGS == 0 {
             self.classic.answer(ticket, unique, reply);
-            // INIT is the first request that arrives through the device, so the rings start after its reply.
+            // INIT is the first request that arrives through the device, so the rings start after the reply to INIT.
             return self.begin();
         }
         if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {
