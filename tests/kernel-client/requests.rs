@@ -1,4 +1,4 @@
-//! Number of requests that a kernel sends for the calls of programs, to Weir and to nfs-ganesha (`cargo xtask bench
+//! Counts of the requests that a kernel sends to Weir and to nfs-ganesha for the calls of programs (`cargo xtask bench
 //! kernel`).
 
 use crate::guest::{Guest, HOST};

@@ -239,7 +239,8 @@ fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
         match *what {
             "append" => assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "new+"),
             "mkdir below" | "create below" => assert_eq!(names(&dir.join("sub")), ["f", "x"].map(String::from).into()),
-            // The first mount created the directory and has cached its mode, so read the mode on the second mount.
+            // The first mount created the directory and has cached the directory's mode, so read the mode on the
+            // second mount.
             "chmod" => assert_eq!(stat(&there).stx_mode & 0o777, 0o700),
             _ => {}
         }

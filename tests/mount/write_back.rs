@@ -475,7 +475,7 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     let mut want = vec![0; 1 << 20];
     want.extend([1; 8_192]);
     assert!(fs::read(one.at("copy")).unwrap() == want);
-    // Append to the file with an open that bypasses the page cache.
+    // Append to the file through another open, which bypasses the page cache.
     file.write_all_at(&[2; 8_192], 1 << 20).unwrap();
     let mut more = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut more, b"end").unwrap();
