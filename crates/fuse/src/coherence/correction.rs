@@ -142,8 +142,9 @@ impl Coherence {
                 Ok(Ok(changed)) => {
                     let cached = changed.unwrap_or(attrs);
                     match shared {
-                        // The correction of a file that other clients use may leave another modification time in the
-                        // kernel's cache, so record the kernel's cached size and time as unknown.
+                        // The correction of the kernel's attributes of a file that other clients use may leave another
+                        // modification time in the kernel's cache, so record the kernel's cached size and time as
+                        // unknown.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &cached),
                     }

@@ -36,8 +36,8 @@ pub(super) struct WriteBack {
     writers: Arc<Writers>,
 }
 
-/// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use
-/// one.
+/// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use the
+/// delegation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotDelegated;
 
