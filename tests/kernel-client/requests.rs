@@ -1,5 +1,4 @@
-//! Counts of the requests that a kernel sends to Weir and to nfs-ganesha for the calls of programs (`cargo xtask bench
-//! kernel`).
+//! Counts of the requests that a kernel sends to Weir and to nfs-ganesha (`cargo xtask bench kernel`).
 
 use crate::guest::{Guest, HOST};
 use crate::servers;

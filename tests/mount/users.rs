@@ -67,7 +67,8 @@ fn each_user_has_separate_permissions_on_one_mount() {
         let (done, said) = as_user(1002, 3001, &format!("cd {mnt} && {script}"));
         assert!(!done && (said.contains("ermission denied") || said.contains("not permitted")), "{script}: {said}");
     }
-    // Access through a supplementary group must work; only the first of the two processes is a member of the group.
+    // Access through a supplementary group must work. Only the first of the two processes below is a member of the
+    // group.
     fs::write(place.at("shared"), b"for the group").unwrap();
     std::os::unix::fs::chown(place.at("shared"), Some(0), Some(3001)).unwrap();
     fs::set_permissions(place.at("shared"), fs::Permissions::from_mode(0o660)).unwrap();
