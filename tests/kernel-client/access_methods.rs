@@ -113,8 +113,8 @@ fn check_reserved_storage(guest: &mut Guest) {
     );
     let kib = |guest: &mut Guest| guest.ok("sync; du -k /mnt/room | cut -f1").parse::<u64>().unwrap();
     assert!(kib(guest) >= 2048);
-    // `fallocate` must be able to reserve storage within the file. It must fail beyond the end if it must not change
-    // the size (`-n`), because NFS does not offer this.
+    // `fallocate` must be able to reserve storage within the file. With `-n` (keep the size), `fallocate` must fail
+    // beyond the end of the file, because NFS has no operation for this.
     guest.ok("/usr/bin/fallocate -o 0 -l 1m /mnt/room");
     assert_ne!(guest.run("/usr/bin/fallocate -n -o 4m -l 1m /mnt/room").status, 0);
     assert_eq!(guest.ok("stat -c %s /mnt/room"), "3145728");

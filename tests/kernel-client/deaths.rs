@@ -27,7 +27,7 @@ echo 0 > /tmp/pieces
     until [ -e /tmp/unlock ]; do usleep 100000; done
 ) >/dev/null 2>&1 &";
 
-/// Waits until the script has written `pieces` more pieces of its file.
+/// Waits until the script [`WRITER`] has written `pieces` more pieces of its file in the guest.
 fn more(guest: &mut Guest, pieces: u32) {
     let script = "before=$(cat /tmp/pieces); until [ $(cat /tmp/pieces) -ge $((before + MORE)) ]; do
         [ -e /tmp/result ] && cat /tmp/said && exit 1; usleep 50000; done";
@@ -111,7 +111,7 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
     let layouts = |lab: &Lab| servers::number(lab, "mgr", "layouts");
     assert!(layouts(&lab) > 0);
     lab.iods[0].kill();
-    // The file is striped over two iods, so only half of its pieces are on the iod that still runs.
+    // The file is striped over two iods, so only half of its 256 KiB pieces are on the iod that still runs.
     one.ok("echo 3 > /proc/sys/vm/drop_caches");
     let piece = |op: &str, i: usize| match op {
         "read" => format!("dd if=/mnt/striped of=/dev/null bs=256k count=1 skip={i}"),
@@ -121,7 +121,8 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
         let outcomes: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut one, &piece(op, i))).collect();
         assert!(outcomes == [0, 1, 0, 1, 0, 1, 0, 1] || outcomes == [1, 0, 1, 0, 1, 0, 1, 0], "{op}: {outcomes:?}");
     }
-    // The mgr must recall the layout, and must grant no layout of the file while the iod is down.
+    // The mgr must recall the guest's layout of the striped file, and must grant no layout of this file while the iod
+    // is down.
     servers::until(|| layouts(&lab) == 0);
     let before = other.mountstats();
     let there: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut other, &piece("write", i))).collect();

@@ -1,4 +1,4 @@
-//! Exports as seen by guests: visible directories, access, and the terms of each export.
+//! Exports as seen by guests: visible directories, access, and the options of each export.
 
 use crate::guest::Guest;
 use crate::servers;
@@ -52,7 +52,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
         assert!(refused.contains("Permission denied"), "{refused}");
         guest.ok("echo mine > /mnt/users/mine; dd if=/dev/urandom of=/mnt/users/large bs=1M count=4 2>/dev/null");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/users/mine"), "65534:65534");
-        // The export /users/rw inside /users has its own terms. Links and renames between the two exports must fail.
+        // The export /users/rw inside /users has its own options. Links and renames between both exports must fail.
         guest.ok("echo x > /mnt/users/rw/x");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/users/rw/x"), "0:0");
         guest.ok("! ln /mnt/users/mine /mnt/users/rw/mine 2>/dev/null");

@@ -60,14 +60,14 @@ pub struct Guest {
     dir: TempDir,
     machine: Child,
     port: BufReader<UnixStream>,
-    /// The guest's share of the maximum [`GUESTS`], which other guests can take when this guest ends; `None` until the
-    /// guest is ready.
+    /// The permit to run this guest, because at most [`GUESTS`] guests run at the same time. `None` until the guest is
+    /// ready.
     place: Option<Places>,
     /// The release of the guest's kernel, as `uname -r` prints it.
     pub kernel: String,
 }
 
-/// A share of the maximum [`GUESTS`] for one or more running guests. Dropping this value lets other guests start.
+/// Permits for one or more running guests; there are [`GUESTS`] permits. Dropping this value releases the permits.
 struct Places(usize);
 
 /// The result of a script that a guest has run.
@@ -105,8 +105,8 @@ impl Guest {
 
     /// Starts two guests at the same time and waits until both are ready.
     pub fn boot_two() -> (Guest, Guest) {
-        // Take the shares for both guests at once. If two tests each held the share of one guest and waited for a
-        // second share, they would wait forever.
+        // Get the permits for both guests at once. If two tests each had one permit and waited for a second permit,
+        // they would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];

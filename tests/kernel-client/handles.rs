@@ -11,7 +11,7 @@ use data_encoding::HEXLOWER;
 use mgr::ClusterFile;
 use std::path::Path;
 
-/// The Perl program that makes the system calls in the guest.
+/// The Perl program that gets and opens kernel handles in the guest.
 const SCRIPT: &str = include_str!("handles.pl");
 /// Options for the restart of the mgr: they close `/users/closed` and `/other` to the guest, after the guest has used
 /// both directories.
@@ -140,7 +140,7 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     lab.mgr.stop();
     lab.mgr.restart_with(&CLOSED);
     // The process in the guest continues after the mgr has restarted. The first mount of the guest has connected to
-    // this mgr again.
+    // the restarted mgr.
     let held = let_go(&mut guest);
     assert!(!held.contains("SECRET") && held.matches("refused ").count() == stolen.len(), "{held}");
     let mount = |path: &str, at: &str| format!("mount.nfs4 -o vers=4.2,noresvport,port={port} {HOST}:{path} {at}");

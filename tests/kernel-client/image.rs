@@ -20,7 +20,8 @@ const KERNEL: &str = "linux-image-cloud-amd64";
 const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// The packages whose files the root file system contains, besides libraries.
 const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];
-/// Name prefixes of libraries on which these packages depend, but which the programs in use do not need.
+/// Name prefixes of libraries on which the packages in `PROGRAMS` depend, but which the programs that the tests run do
+/// not need.
 const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
 /// Prefixes of the paths of package files that the root file system omits, because no test needs them.
 const UNUSED: &[&str] = &[

@@ -52,7 +52,7 @@ fn ipv4_and_ipv6_lead_to_the_same_files() {
         before.run(["mkdir", dir]);
     }
     drop(before);
-    // Each iod advertises two addresses to guests. No server listens at the first of them.
+    // Each iod advertises two addresses to guests. No server listens at the first address.
     let lab = Lab::start_each_with(home.path(), 2, options.as_flattened(), |i| {
         let (dead, live) = (free_port(), free_port());
         let [listen, good, bad] = match i {

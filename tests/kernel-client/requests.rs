@@ -1,5 +1,4 @@
-//! Number of requests that a kernel sends for the calls of programs, to Weir and to nfs-ganesha (`cargo xtask bench
-//! kernel`).
+//! Counts of the requests that a kernel sends to Weir and to nfs-ganesha (`cargo xtask bench kernel`).
 
 use crate::guest::{Guest, HOST};
 use crate::servers;

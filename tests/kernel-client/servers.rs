@@ -60,8 +60,8 @@ pub fn number(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or_else(|| panic!("no {name} in {group}"))
 }
 
-/// Returns a counter from the status of the mgr. Returns 0 if the status omits this counter, because its event has
-/// never occurred.
+/// Returns a counter from the status of the mgr. Returns 0 if the status omits this counter, because the counted event
+/// has never occurred.
 pub fn counted(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or(0)
 }

@@ -20,8 +20,8 @@ pub fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done; cat /tmp/said")
 }
 
-/// Lists a directory while the other guest changes it. A name that exists during the whole listing must occur in it
-/// exactly once.
+/// Lists a directory in one guest while the other guest changes the directory. A name that exists during the whole
+/// listing must occur in the listing exactly once.
 fn list_a_changing_directory(one: &mut Guest, other: &mut Guest) {
     let names = if full() { 100_000 } else { 1500 };
     one.ok("mkdir /mnt/many");
@@ -67,8 +67,8 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/cut"), wanted);
     assert_eq!(other.ok("md5sum < /mnt/cut"), wanted);
 
-    // Remove a file that is open, first on the other guest and then on the guest that has it open. The file must exist
-    // until it is closed, and then its space must be freed.
+    // Remove a file that one guest has open: in the first round from the other guest, and in the second round from the
+    // guest that has it open. The file must exist until it is closed, and then its space must be freed.
     for by_other in [true, false] {
         let says = "head -c 1048576 <&3 | md5sum; echo more >&3; cat <&3 | wc -c";
         hold(&mut one, "/mnt/removed", "cp /tmp/data /mnt/removed; sync", says);
@@ -116,7 +116,7 @@ fn no_state_is_left_of_a_guest_that_lost_power() {
     assert_ne!(other.run("flock -n /mnt/file true").status, 0);
     assert!(number("open_files") >= 2 && number("locks") >= 1 && number("layouts") >= 1);
     drop(one);
-    // As soon as the lease of the first guest has expired, the other guest must get the lock.
+    // As soon as the lease of the first guest has expired, the other guest must get the lock of the file.
     assert_eq!(other.ok("flock /mnt/file true; stat -c %s /mnt/file"), (4 << 20).to_string());
     other.ok("umount /mnt");
     drop(other);

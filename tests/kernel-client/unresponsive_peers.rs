@@ -28,7 +28,7 @@ echo 0 > /tmp/times
     echo $i > /tmp/ended
 ) >/dev/null 2>&1 &";
 
-/// Waits until the script has appended `times` more copies of the data to both files.
+/// Waits until the script [`WRITER`] has appended `times` more copies of the data to both files.
 fn more(guest: &mut Guest, times: u32) {
     let script = "before=$(cat /tmp/times); until [ $(cat /tmp/times) -ge $((before + MORE)) ]; do
         [ -e /tmp/ended ] && cat /tmp/said && exit 1; usleep 50000; done";
@@ -125,7 +125,7 @@ fn a_guest_that_continues_after_its_lease_expired_does_no_harm() {
         until [ -e /tmp/busy ]; do usleep 50000; done");
     assert_ne!(other.run("flock -n /mnt/f true").status, 0);
     one.freeze();
-    // When the lease of the stopped guest has expired, the other guest must get the lock.
+    // When the lease of the stopped guest has expired, the other guest must get the lock of the file.
     other.ok(&format!("exec 3<>/mnt/f; {BOUND} flock 3 && cat /tmp/b > /mnt/f && sync && md5sum < /mnt/f > /tmp/sum"));
     one.thaw();
     one.ok("until [ -e /tmp/failed ]; do usleep 50000; done");

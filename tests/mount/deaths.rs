@@ -22,7 +22,7 @@ fn synced_data_outlives_the_mount() {
     file.sync_all().unwrap();
     file.write_all(&vec![8; 100_000]).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // The mount has died, so a further write, or the sync after this write, must fail.
+    // The mount has died, so another write, or the sync after this write, must fail.
     assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
     drop(file);
     assert!(fs::read(place.at("f")).is_err());
@@ -204,7 +204,8 @@ fn unsynced_name_changes_survive_killed_processes() {
             std::mem::forget(place);
             place = mount(&cluster);
         }
-        // The sync must succeed: only processes were killed, and the machine has not lost power, so no change is lost.
+        // The fsync of the directory must succeed: only processes were killed, and the machine has not lost power, so
+        // no change is lost.
         File::open(place.at("")).unwrap().sync_all().unwrap();
         for i in 0..60 {
             let name = ["", "g", "f"][i as usize % 3];
@@ -244,8 +245,8 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // The kernel does not detect at once that the process is dead, and sends it a request. This request must fail when
-    // the guard aborts the connection.
+    // The kernel does not detect at once that the process of the mount is dead, and still sends a request to this
+    // process. This request must fail when the guard aborts the connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();
     }

@@ -239,7 +239,8 @@ fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
         match *what {
             "append" => assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "new+"),
             "mkdir below" | "create below" => assert_eq!(names(&dir.join("sub")), ["f", "x"].map(String::from).into()),
-            // The first mount created the directory and has cached its mode, so read the mode on the second mount.
+            // The first mount created the directory and has cached the directory's mode, so read the mode on the
+            // second mount.
             "chmod" => assert_eq!(stat(&there).stx_mode & 0o777, 0o700),
             _ => {}
         }
@@ -438,7 +439,7 @@ fn a_renamed_directory_can_be_used_through_its_descriptor() {
         }
         work_by_descriptor(&held);
         work_by_descriptor(&held);
-        // Also use the directory from a shell that has it as its current directory.
+        // Also use the directory from a shell process whose current directory is this directory.
         let shell = "set -e; cat f sub/f; mkdir x; touch x/y; echo z > z; mv z x; ls; rm -r x; chmod 700 .";
         let said = Command::new("sh").args(["-c", shell]).current_dir(format!("/proc/self/fd/{}", raw(&held))).output();
         let said = said.unwrap();

@@ -44,8 +44,8 @@ fn all_tests_pass_over_io_uring() {
     if over_rings() || !can_mount() {
         return;
     }
-    // Without io_uring in the kernel, a mount that requires io_uring must fail with the reason. Other mounts must use
-    // the device.
+    // Without io_uring in the kernel, a mount that requires io_uring must fail and report the reason. Mounts that do
+    // not require io_uring must use the device.
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
@@ -63,7 +63,7 @@ fn all_tests_pass_over_io_uring() {
     let mut again = Command::new(std::env::current_exe().unwrap());
     if !full() {
         // Skip tests that do not depend on the transport: requests on names, memory use except for the buffers of the
-        // rings, and the agreement of several mounts, whose notifications to the kernel use the device anyway.
+        // rings, and the coherence of several mounts, whose notifications to the kernel use the device anyway.
         again.args(["--skip", "memory::", "--skip", "names::", "--skip", "coherence::"]);
     }
     rerun_passes(again.env(TRANSPORT, "uring"));
@@ -93,8 +93,8 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Start many processes that wait for the lock. The request of each process occupies an entry in the queue of the
-    // processor on which the process runs.
+    // Start many processes that wait for the lock of one file. The request of each process occupies an entry in the
+    // queue of the processor on which the process runs.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {
@@ -110,7 +110,7 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     assert_eq!(fs::read(place.at("g")).unwrap(), b"goes on");
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(holder.wait().unwrap().success());
-    // Let the waiting processes get the lock one after another, in any order.
+    // Let the waiting processes get the lock of the file one after another, in any order.
     others.iter_mut().for_each(|child| child.stdin.take().unwrap().write_all(b"\n").unwrap());
     for mut child in others {
         let mut said = String::new();
@@ -130,9 +130,9 @@ fn requests_made_while_all_entries_are_taken_are_served() {
     let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     let holder = File::create(place.at("f")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
-    // Send the requests of all threads to one queue at once. Most of the threads wait for the lock, and their requests
-    // occupy entries of the queue. So the kernel can deliver the other requests only after the mount has added entries
-    // to the queue.
+    // Send the requests of all threads to one queue at once. Most of the threads wait for the lock of one file, and
+    // their requests occupy entries of the queue. So the kernel can deliver the other requests only after the mount
+    // has added entries to the queue.
     let (waiting, asking) = (60, 20);
     let mut queue = CpuSet::new();
     queue.set(0);

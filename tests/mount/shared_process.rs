@@ -133,8 +133,8 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "the mount has ended");
 }
 
-/// Kills the cluster while threads create and remove files. Afterwards the closed files must exist, and the removed
-/// files must not exist.
+/// Kills the cluster while threads create and remove files. After a restart of the cluster, the closed files must
+/// exist, and the removed files must not exist.
 fn killed_while_files_are_made(more: &[&str]) {
     const THREADS: usize = 4;
     let dir = tempfile::tempdir().unwrap();

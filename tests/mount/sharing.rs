@@ -195,8 +195,8 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // A write to the name creates a new file, or truncates the file that has the name now. It must not change
-            // the bytes of the old file.
+            // A write to the name creates a new file, or truncates the file that has the name now. The write must not
+            // change the bytes of the old file.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
@@ -342,7 +342,7 @@ fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
     assert_eq!(refused.code(), Some(7), "the other mount sees the lock");
     let mut impatient = locker(&two.at("f"), &[]);
-    // The process waits for the lock once it sleeps in the kernel. SIGTERM must wake it.
+    // The flock(1) process waits for its lock once it sleeps in the kernel. SIGTERM must wake the process.
     let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
     while !state().contains("request_wait") && !state().contains("fuse") {
         std::thread::yield_now();
@@ -561,7 +561,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let (held, mut other) = (open(two.at(deep)), rustix::fs::Dir::new(open(two.at(deep))).unwrap());
     let names = |dir: &mut rustix::fs::Dir| dir.by_ref().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
     assert_eq!(names(&mut other).len(), 1);
-    // Look the name up, so that the kernel has the name cached from now on.
+    // Look up the name `f`, so that the kernel has the name cached from now on.
     rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();
     assert_eq!(rustix::fs::unlinkat(&held, "f", AtFlags::empty()), Err(Errno::NOENT));
@@ -572,7 +572,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     other.rewind();
     let found = names(&mut other);
     assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
-    // If the kernel has cached a directory that no longer exists, it must look up the path again.
+    // If the kernel has cached a directory that no longer exists, the kernel must look up the path again.
     fs::create_dir_all(one.at("d/1")).unwrap();
     fs::write(two.at("d/1/c"), "").unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();

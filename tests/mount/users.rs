@@ -34,7 +34,7 @@ fn reserves(place: &TestMount, mnt: &str) {
 fn makes(place: &TestMount) {
     let made = std::thread::scope(|scope| {
         let as_user = || {
-            // This call changes the user of this thread alone, not of the whole process.
+            // This system call changes the user id of this thread alone, not of the whole process.
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1002)).unwrap();
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o4755).open(place.at("made")).map(drop)
         };
@@ -67,7 +67,8 @@ fn each_user_has_separate_permissions_on_one_mount() {
         let (done, said) = as_user(1002, 3001, &format!("cd {mnt} && {script}"));
         assert!(!done && (said.contains("ermission denied") || said.contains("not permitted")), "{script}: {said}");
     }
-    // Access through a supplementary group must work; only the first of the two processes is a member of the group.
+    // Access through a supplementary group must work. Only the first of the two processes below is a member of the
+    // group.
     fs::write(place.at("shared"), b"for the group").unwrap();
     std::os::unix::fs::chown(place.at("shared"), Some(0), Some(3001)).unwrap();
     fs::set_permissions(place.at("shared"), fs::Permissions::from_mode(0o660)).unwrap();
@@ -138,7 +139,7 @@ fn mount_options_control_setuid_devices_and_exec() {
     assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
     assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
     assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
-    // `mount -f` succeeds without a mount.
+    // `mount -f` must succeed without mounting the file system.
     succeed(Command::new(&helper).arg(&cluster.url).arg(&mnt).args(["-f", "-o", "rw"]));
     assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(mnt.to_str().unwrap()));
     // Call the mount helper under both names that mount(8) uses: the name for the type in `/proc/mounts`, and the name

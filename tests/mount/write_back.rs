@@ -280,8 +280,8 @@ fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     places.into_iter().for_each(TestMount::unmount);
 }
 
-/// Pages also enter the page cache through mappings, even if the open bypasses the page cache. Their write-back must
-/// not overwrite bytes of other mounts.
+/// Pages also enter the page cache through mappings, even if the open bypasses the page cache. The write-back of such
+/// pages must not overwrite bytes of other mounts.
 #[test]
 fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -422,7 +422,8 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
         assert!(user(&change.replace("FILE", one.at("p").to_str().unwrap())).success());
         soon(change, || [&one, &two].iter().all(|place| fs::metadata(place.at("p")).unwrap().mode() & 0o7777 == 0o777));
     }
-    // A refused truncation must change nothing, even if this mount still has cached permissions that allow it.
+    // A refused truncation must change nothing, even if this mount still has cached permissions that allow the
+    // truncation.
     fs::set_permissions(one.at("p"), fs::Permissions::from_mode(0o6777)).unwrap();
     fs::metadata(one.at("p")).unwrap();
     fs::set_permissions(two.at("p"), fs::Permissions::from_mode(0o6755)).unwrap();
@@ -474,7 +475,7 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     let mut want = vec![0; 1 << 20];
     want.extend([1; 8_192]);
     assert!(fs::read(one.at("copy")).unwrap() == want);
-    // Append to the file with an open that bypasses the page cache.
+    // Append to the file through another open, which bypasses the page cache.
     file.write_all_at(&[2; 8_192], 1 << 20).unwrap();
     let mut more = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut more, b"end").unwrap();
@@ -547,7 +548,7 @@ fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     }
 }
 
-/// During a truncation, each kernel holds its own lock of the file. So a mount must not wait for the kernel of the
+/// During a truncation, each kernel holds its own lock of the inode. So a mount must not wait for the kernel of the
 /// other mount.
 #[test]
 fn mounts_that_truncate_a_file_concurrently_agree_on_its_end() {

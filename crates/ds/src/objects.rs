@@ -46,8 +46,8 @@ impl Objects {
 
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<(Arc<Volume>, DataHandle)> {
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
-        // PUTFH has verified the handle. Verify it again, because this also finds the volume whose key signed the
-        // handle.
+        // PUTFH has verified the filehandle. Verify the filehandle again, because this also finds the volume whose key
+        // signed the handle.
         let volume = self.daemon.check_handle(&handle)?.clone();
         if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
@@ -144,10 +144,11 @@ impl DataServer for Objects {
                 // client sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
-            // The object ends inside the requested range. The file may end here too, or continue with a hole, and only
-            // the mgr knows which.
+            // The object ends inside the requested range. The file may end at the same offset or continue with a hole,
+            // and only the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
-            // An unchanged object size proves that the object also ended here when the mgr replied.
+            // An unchanged object size proves that the object still ended at this offset when the mgr replied with the
+            // file length.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
@@ -180,8 +181,8 @@ impl DataServer for Objects {
             // the mgr.
             let tell = move |volume: &Volume| Ok(volume.tell_written(object, grant, size));
             if !Self::work(&volume, tell).await? {
-                // The mgr has not received the report, so the iod replies with DATA_SYNC: only the data are durable.
-                // After DATA_SYNC the client itself sends LAYOUTCOMMIT.
+                // The mgr has not received the iod's report of the write, so the iod replies with DATA_SYNC: only the
+                // data are durable. After DATA_SYNC the client itself sends LAYOUTCOMMIT.
                 told = Stability::DataSync;
             }
         }

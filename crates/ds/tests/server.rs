@@ -268,8 +268,8 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     // A case is a file length and several READs of 4096 bytes. Each READ has its offset and the expected reply: the
     // number of stored bytes, the number of zeros, and the EOF flag.
     let cases = [
-        // In the first case, the file ends with the object. In the second case, the file continues with a hole beyond
-        // the READ. In the third case, the file ends inside the hole.
+        // In the first of these cases, the file ends with the object. In the second case, the file continues with a
+        // hole beyond the READ. In the third case, the file ends inside the hole.
         (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
         (
             5 * u64::from(UNIT),

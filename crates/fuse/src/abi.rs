@@ -4,7 +4,8 @@
 pub const MAJOR: u32 = 7;
 /// The newest minor protocol version whose messages this module knows.
 pub const MINOR: u32 = 42;
-/// The oldest supported minor protocol version, from Linux 5.4: the first with `copy_file_range` and 1 MiB requests.
+/// The oldest supported minor protocol version, from Linux 5.4: the first version with `copy_file_range` and requests
+/// of 1 MiB.
 pub const MINOR_OLDEST: u32 = 31;
 
 /// Length of `fuse_in_header` in bytes.
@@ -157,7 +158,7 @@ pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     /// The kernel puts bytes from the mount into the page cache of an inode; the bytes may extend the file.
     pub const STORE: i32 = 4;
-    /// The kernel may drop these inodes if they are unused. The body of the notification has the number of inodes,
-    /// twelve bytes of padding, and the node ids.
+    /// The kernel may drop the listed inodes if they are unused. The body of the notification has the number of
+    /// inodes, twelve bytes of padding, and the node ids.
     pub const PRUNE: i32 = 9;
 }

@@ -52,8 +52,8 @@ impl Buffers {
         }
     }
 
-    /// Returns the bytes of `buffer`, and leaves `buffer` empty. Short content is copied; for longer content, a buffer
-    /// from the pool replaces `buffer`.
+    /// Returns the bytes of `buffer`, and leaves `buffer` empty. Copies content shorter than `COPIED`. For longer
+    /// content, the result keeps the memory, and `buffer` gets another buffer from the pool.
     pub(crate) fn keep(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Bytes {
         if buffer.len() < COPIED {
             let bytes = Bytes::copy_from_slice(buffer);

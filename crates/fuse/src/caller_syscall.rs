@@ -18,16 +18,16 @@ const PAUSES: [u64; 8] = [0, 0, 0, 1, 2, 5, 10, 20];
 const BUFFERS_MAX: u64 = 1024;
 /// Longest path of a system call in bytes, with the zero byte at its end.
 const PATH_MAX: usize = 4096;
-/// `AT_EMPTY_PATH`: an empty path stands for the file of the descriptor.
+/// `AT_EMPTY_PATH`: an empty path stands for the file to which the descriptor refers.
 const EMPTY_PATH: u64 = 0x1000;
-/// System calls that have the same number on every architecture, and that libc may not define.
+/// The numbers of newer system calls, which are the same on every architecture. libc may not define these numbers.
 const FCHMODAT2: c_long = 452;
 const SETXATTRAT: c_long = 463;
 const GETXATTRAT: c_long = 464;
 const LISTXATTRAT: c_long = 465;
 const REMOVEXATTRAT: c_long = 466;
 
-/// A system call in which a thread waits.
+/// The system call in which a thread waits for the reply to its FUSE request.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     thread: u32,
@@ -39,11 +39,12 @@ pub(crate) struct Call {
 
 /// How a system call names the file whose attributes the call reads or changes.
 enum Names {
-    /// The call always names the file by a path.
+    /// The system call always names the file by a path.
     Path,
-    /// The call names the file by a path, unless the argument with this index is a null pointer.
+    /// The system call names the file by a path, unless the argument with this index is a null pointer.
     PathUnlessNull(usize),
-    /// The call names the file by a path, unless the argument with this index contains the flag `AT_EMPTY_PATH`.
+    /// The system call names the file by a path, unless the argument with this index contains the flag
+    /// `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
@@ -51,8 +52,8 @@ enum Names {
 /// time.
 ///
 /// The kernel shows the call and the memory of a process under locks that the process holds during execve(2). Such a
-/// process may wait for the very request that needs the call. So a separate thread reads the call, and the mount
-/// waits at most [`SHOWN_WITHIN`] for this thread.
+/// process may wait for the very FUSE request for which the mount reads the call. So a separate thread reads the call,
+/// and the mount waits at most [`SHOWN_WITHIN`] for this thread.
 pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl FnOnce(Call) -> T + Send + 'static) -> T {
     let looking = tokio::task::spawn_blocking(move || look(Call::of(thread)));
     let looked = tokio::time::timeout(SHOWN_WITHIN, looking).await;
@@ -60,8 +61,8 @@ pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl Fn
 }
 
 impl Call {
-    /// Returns the call of a thread. The call is unknown if `/proc` does not show the thread, or if io_uring made the
-    /// request.
+    /// Returns the system call in which a thread waits. The call is unknown if `/proc` does not show the thread, or if
+    /// io_uring made the request.
     fn of(thread: u32) -> Self {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
@@ -223,7 +224,7 @@ impl Call {
     }
 
     /// Returns whether the call creates a name and fails after ESTALE, because the kernel does not walk the path of
-    /// this call again. This holds for bind(2) of a Unix socket.
+    /// this call again. The only such call is bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }
@@ -242,15 +243,17 @@ impl Call {
             },
             None => return false,
         };
-        // If the mount cannot read the path, `name` is most likely the last name of the path, so assume that.
+        // If the mount cannot read the path argument of the call, `name` is most likely the last name of the path, so
+        // assume that.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If `name` occurs several times in the paths of the call, the request may concern another occurrence. So also
-        // compare the name of the directory, which may differ if a symbolic link leads to the directory.
+        // If `name` occurs several times in the paths of the call, the request may concern another occurrence of
+        // `name`. So also compare the name of the directory, which may differ if a symbolic link leads to the
+        // directory.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }
@@ -282,7 +285,7 @@ impl Call {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);
         while path.len() < PATH_MAX {
-            // Read at most up to the end of the page, because the next page may not be mapped.
+            // Read at most up to the end of the memory page, because the next page may not be mapped.
             let mut piece = vec![0; PATH_MAX - from as usize % PATH_MAX];
             memory.read_exact_at(&mut piece, from).ok()?;
             if let Some(end) = piece.iter().position(|byte| *byte == 0) {

@@ -88,7 +88,7 @@ impl Coherence {
     /// state.
     ///
     /// # Errors
-    /// Another cache already uses the client mount, for example another FUSE file system.
+    /// Another cache, for example of another FUSE file system, already receives the recalls of this client mount.
     pub(crate) fn new(
         mount: Mount,
         nodes: Arc<Nodes>,
@@ -156,8 +156,8 @@ impl Coherence {
         self.write_back.switch_off();
     }
 
-    /// Returns whether other clients may write a file that is open on this mount. The kernel then requests attributes
-    /// before each use, and its cached data of the file may be stale.
+    /// Returns whether other clients may write a file that is open on this mount. The kernel then requests the file's
+    /// attributes before each use of the file, and its cached data of the file may be stale.
     pub(crate) fn is_shared(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || self.mount.is_shared(FileId(number))
     }

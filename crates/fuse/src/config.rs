@@ -75,7 +75,7 @@ const THRESHOLD: u64 = 64 << 10;
 /// most its output of this time. Other machines see the output at most this much later.
 const GATHER_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns the default policy of files: small writes take the mgr path, and gather only for a short time.
+/// Returns the default policy of files on a mount: small writes take the mgr path, and gather only for a short time.
 pub fn driver() -> Policy {
     Policy { write_threshold: Rule::Fixed(THRESHOLD), gather_delay: GATHER_DELAY, ..Policy::default() }
 }

@@ -3,8 +3,8 @@
 //!
 //! The thread that read a request polls the request first. Many requests complete in this poll, such as a write that
 //! fits into the client's window. A request that has to wait costs no thread switch before the reply of a server
-//! arrives. Then its waker lets the runtime poll the request ([`crate::poll_scheduling`]), in a task on the thread
-//! that read the reply.
+//! arrives. When this reply arrives, the waker of the request lets the runtime poll the request
+//! ([`crate::poll_scheduling`]), in a task on the thread that read the reply.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -64,7 +64,7 @@ struct Task {
     dispatcher: Arc<Dispatcher>,
     ticket: u64,
     unique: u64,
-    /// Which signals to the caller abandon the request, and the caller's thread id.
+    /// Which signals to the caller make the mount abandon the request, and the caller's thread id.
     abandon_when: AbandonWhen,
     asker: u32,
     /// Whether the mount has checked for signals that arrived before the request.
@@ -141,8 +141,8 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived after the check for requests and before the store to `looking`, so
-                    // check again.
+                    // A request may have arrived after the check for requests in progress and before the store to
+                    // `looking`, so check for requests again.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }

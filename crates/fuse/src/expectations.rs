@@ -112,8 +112,8 @@ impl FileSystem {
         self.by_names(header, None)
     }
 
-    /// Does the same as [`FileSystem::by_name`], and also requires that the known paths still lead to the file
-    /// `other`.
+    /// Returns the client mount with the caller's credentials, like [`FileSystem::by_name`]. Its operations also
+    /// require that the known paths of the file `other` still lead to `other`.
     pub(crate) fn by_names(&self, header: &Header, other: Option<u64>) -> Mount {
         let mount = self.acting(header);
         if !header.expects {
@@ -149,8 +149,8 @@ impl FileSystem {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The caller creates the name, so reply that it does not exist. If the creation then fails, the kernel
-            // walks the path again.
+            // The system call creates the name, so reply that the name does not exist. If the creation then fails, the
+            // kernel walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
             // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, so that the kernel
             // looks up the name again.

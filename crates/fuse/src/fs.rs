@@ -50,7 +50,7 @@ impl FileSystem {
     /// Creates the file system whose root is the directory `root` of a client mount.
     ///
     /// # Errors
-    /// Another cache already uses the client mount, for example another FUSE file system.
+    /// Another cache, for example of another FUSE file system, already receives the recalls of this client mount.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
         let nodes = Arc::new(Nodes::new(root, config.known_files, config.entry_valid));
         let opens = Arc::<Opens>::default();
@@ -140,7 +140,7 @@ impl FileSystem {
         let number = self.nodes.remember(node, (header.node, name), attrs, told);
         let valid = self.coherence.entry_replied(header.pid, number, attrs, (written, found));
         // The kernel follows a cached symbolic link without a request, so the mount cannot check the path of the link.
-        // So the kernel must not cache its name.
+        // So the kernel must not cache the name of the link.
         let entry = if attrs.kind == FileKind::Symlink { Duration::ZERO } else { self.config.entry_valid };
         crate::reply::entry(body, number, attrs, Lifetimes { entry, attrs: valid })
     }

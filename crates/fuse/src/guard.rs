@@ -1,9 +1,10 @@
 //! A guard process that aborts a mount's FUSE connection when the process that serves the mount is killed.
 //!
-//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel drop
-//! pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. During this wait, the thread
-//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So
-//! without the guard process, this thread and every program that uses the mount wait forever.
+//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel
+//! drop pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. During this wait, the
+//! thread has the device open and cannot be killed. After the process that serves the mount was killed, no thread
+//! writes these pages back. So without the guard process, this thread and every program that uses the mount wait
+//! forever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};
@@ -97,7 +98,7 @@ impl GuardState {
         loop {
             let ended = match command.spawn() {
                 Ok(child) => {
-                    // The receiver may have been dropped, so ignore the result.
+                    // Only the report of the first start has a receiver, so ignore the result.
                     let _ = tell.send(Ok(()));
                     self.ended(child)
                 }
@@ -162,8 +163,8 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     }
     // The guard process must not keep descriptors of the mount process open. The kernel closes them when the new
     // process executes the guard's program.
-    // SAFETY: all arguments are integers. On a kernel without this call, only descriptors without close-on-exec stay
-    // open.
+    // SAFETY: all arguments are integers. On a kernel without close_range(2), only descriptors without close-on-exec
+    // stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if tie(process, thread)? { Ok(()) } else { Err(Errno::SRCH.into()) }
 }

@@ -19,19 +19,20 @@ const AT_ONCE: usize = 512;
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Notifies the kernel to drop inodes whenever it has more than the limit. Returns when the file system ends, or if the
-/// kernel does not support the notification.
+/// Notifies the kernel to drop inodes whenever it has more than the limit. Returns when the file system ends, or if
+/// the kernel does not support prune notifications.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        // Wait with a timeout, so that this task ends some time after the file system has ended.
+        // Wait until the kernel has too many inodes. The wait has a timeout, so that this task ends some time after
+        // the file system has ended.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
-        // Repeat the notification, because inodes in use may become unused, and the kernel does not report that.
+        // Repeat the prune notification, because inodes in use may become unused, and the kernel does not report that.
         while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
             let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
-            // Notify the kernel in a blocking thread. The kernel may first write back pages of these inodes, and
-            // other threads of this mount must execute these writes.
+            // Notify the kernel in a blocking thread. The kernel may first write back pages of the inodes in the
+            // notification, and other threads of this mount must execute these writes.
             match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     return tracing::debug!("this kernel cannot limit its inodes of the mount: {error}");

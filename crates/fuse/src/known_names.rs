@@ -85,7 +85,7 @@ impl KnownNames {
         Some(self.0.remove(at))
     }
 
-    /// Returns the name that the kernel found last.
+    /// Returns the name by which the kernel last found the file.
     pub(crate) fn last(&self) -> Option<&KnownName> {
         self.0.first()
     }
@@ -95,7 +95,8 @@ impl KnownNames {
         &self.0
     }
 
-    /// Returns the name found last, and the other names that the kernel may use at the time `now` without a LOOKUP.
+    /// Returns the name by which the kernel last found the file, and the other names of the file that the kernel may
+    /// use at the time `now` without a LOOKUP.
     pub(crate) fn in_use(&self, now: u32, trusted: Trusted) -> impl Iterator<Item = &KnownName> {
         let is_new = move |place: &KnownName| now.saturating_sub(place.last_sent) <= trusted.0;
         self.0.iter().enumerate().filter(move |(at, place)| *at == 0 || is_new(place)).map(|(_, place)| place)

@@ -24,9 +24,9 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct LockOwners {
     /// Lock owners, by file number and owner number.
     table: Mutex<HashMap<(u64, u64), LockOwner>>,
-    /// Number of released opens that had locks.
+    /// Number of closed opens whose locks the mount has released.
     released: AtomicU64,
-    /// Notified when the mount has released the locks of an open (`released`).
+    /// Notified when the mount has released the locks of a closed open (`released`).
     changed: Notify,
 }
 
@@ -55,9 +55,9 @@ enum Closing {
 }
 
 impl LockOwner {
-    /// Returns the time until which the mount waits for the end of the owner's locks by a close, or `None` if no close
-    /// has begun that ends them. Processes that inherited a descriptor often close it (`fork`, `exec`). Such a close
-    /// does not affect the fcntl(2) locks of another process, but a flock(2) lock belongs to all these processes.
+    /// Returns the time until which the mount waits for a close to end the owner's locks, or `None` if no such close
+    /// has begun. Processes that inherited a descriptor often close it (`fork`, `exec`). Such a close does not affect
+    /// the fcntl(2) locks of another process, but a flock(2) lock belongs to all these processes.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,
@@ -133,8 +133,8 @@ impl LockOwners {
         self.changed.notify_waiters();
     }
 
-    /// Returns the number of released opens that had locks, for [`LockOwners::may_be_free`]. The caller calls this
-    /// before it tries to lock.
+    /// Returns the number of closed opens whose locks the mount has released, for [`LockOwners::may_be_free`]. The
+    /// caller calls this before it tries to lock.
     pub(crate) fn mark(&self) -> u64 {
         self.released.load(SeqCst)
     }

@@ -86,7 +86,7 @@ impl Mounted {
         served.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
     }
 
-    /// Does the same as [`Mounted::unmounted`], but also returns when no file of the mount is open.
+    /// Waits like [`Mounted::unmounted`], but also returns when no file of the mount is open.
     pub async fn unmounted_or_unused(&mut self) -> io::Result<()> {
         let fs = self.fs.clone();
         let unused = async {
@@ -101,7 +101,7 @@ impl Mounted {
     }
 
     /// Ends the mount: closes open files, so that all writes are durable. Returns an error if a write or close fails.
-    /// Afterwards no request gets a reply.
+    /// After this call, no request gets a reply.
     pub async fn finish(self) -> io::Result<()> {
         self.fs.end().await.map_err(|e| io::Error::other(e.to_string()))
     }
@@ -128,7 +128,8 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
         return None;
     }
     let without = |error: io::Error| match config.writeback {
-        // Warn only with write-back, because without write-back no other program waits for the killed process.
+        // Warn only with write-back, because without write-back no program waits forever after this process was
+        // killed.
         true => tracing::warn!(
             "the mount has no guard: if this process is killed, programs that use the mount may hang: {error}"
         ),

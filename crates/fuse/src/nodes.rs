@@ -307,7 +307,7 @@ impl Nodes {
                 self.names().remove(known.places.all(), number);
                 table.remove(&number);
                 forgotten();
-                // Free unused memory of the table if it has become much smaller.
+                // Free unused memory of the hash table if the number of inodes has fallen far below its capacity.
                 if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
                     let most = table.capacity() / 4;
                     table.shrink_to(most);

@@ -7,9 +7,9 @@
 //! mounts do not wait.
 //!
 //! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed file
-//! exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a thread may
-//! open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes such a thread, because it sends
-//! a second OPEN without a LOOKUP between both.
+//! exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a thread
+//! may open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes such a thread by a second
+//! OPEN of the file without a LOOKUP between the two OPENs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -46,13 +46,13 @@ struct State {
 
 /// A thread that retries an open.
 struct Trying {
-    /// When the thread received ESTALE for its first attempt.
+    /// When the thread received ESTALE for its first attempt to open the file.
     since: Instant,
     /// The name that the thread looked up last, and the time until which the thread reserves this name.
     held: Option<(Name, Instant)>,
     /// The number of the file that the thread found by its reserved name.
     found: Option<u64>,
-    /// The file that no longer existed at the thread's first attempt.
+    /// The number of the file that no longer existed at the thread's first attempt to open the file.
     gone: u64,
 }
 
@@ -85,11 +85,11 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next attempt.
+    /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next call of `free`.
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Register for notifications before the check, so that no notification is missed.
+            // Register for notifications before the call of `free`, so that no notification is missed.
             changed.as_mut().enable();
             let until = match free(&mut self.state()) {
                 Ok(done) => return done,
@@ -116,7 +116,7 @@ impl OpenUnlinkRaces {
             }
             Ok(())
         };
-        // Boxed, so that other lookups reserve no memory for this wait.
+        // Boxed, so that lookups that need not wait reserve no memory for this future.
         Box::pin(self.wait(free)).await;
         self.wake();
     }
@@ -171,9 +171,9 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may open the
-    /// file: it received ESTALE for the file before, and has looked up no name after that. A retrying thread may open
-    /// the file if it has just found the file by a name that it reserved. An unknown thread (number 0) may open the
+    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may open
+    /// the file: it received ESTALE for the file before, and has looked up no name after that. A retrying thread may
+    /// open the file if it has just found the file by a name that it reserved. An unknown thread (id 0) may open the
     /// file too.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
@@ -183,9 +183,9 @@ impl OpenUnlinkRaces {
         thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(may))
     }
 
-    /// Records that a file no longer existed when a thread opened it. At the first attempt, returns `None`, and the
-    /// kernel looks up the path again. At the second attempt, returns the directory and the name by which the thread
-    /// has just found the file.
+    /// Records that a file no longer existed when a thread opened it. At the thread's first attempt to open the file,
+    /// returns `None`, and the kernel looks up the path again. At the second attempt, returns the directory and the
+    /// name by which the thread has just found the file.
     pub(crate) fn gone(&self, thread: u32, node: u64) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();
         let again = state.threads.get_mut(&thread).filter(|trying| trying.found == Some(node));
@@ -220,7 +220,7 @@ mod tests {
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
-    /// Returns the result of a future that is ready at once.
+    /// Polls a future once. Returns its result, or `None` if the future is not ready.
     fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => Some(done),

@@ -46,11 +46,11 @@ pub(crate) struct OpenDir {
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
-    /// Entries that the mgr has sent and the kernel has not received yet.
+    /// Directory entries that the mgr has sent and the kernel has not received yet.
     pub(crate) ahead: VecDeque<Entry>,
-    /// The directory offset directly before the first entry of `ahead`.
+    /// The directory offset directly before the first entry that was fetched ahead.
     pub(crate) at: u64,
-    /// The moment before the mount requested the entries of `ahead`.
+    /// The moment before the mount requested the entries in `ahead` from the mgr.
     pub(crate) asked: Option<Mark>,
     /// Whether OPENDIR has fetched the first page of entries, and the kernel has not requested this page yet.
     pub(crate) unasked: bool,

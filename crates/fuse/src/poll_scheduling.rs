@@ -8,25 +8,26 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// State: the reader polls the request.
+/// State: the reader (the thread that read the request) polls the request.
 const BEGUN: u8 = 0;
-/// State: the reader polls the request, and a wake-up has arrived since this poll began.
+/// State: the reader (the thread that read the request) polls the request, and a wake-up has arrived since this poll
+/// began.
 const WOKEN: u8 = 1;
 /// State: the request waits, and no thread polls it.
 const WAITS: u8 = 2;
-/// State: a task polls the request, and registers its own wakers.
+/// State: a task of the runtime polls the request, and registers its own wakers.
 const HANDED: u8 = 3;
 
 /// The polling state of one request: which thread polls its future.
 pub(crate) struct PollScheduling(AtomicU8);
 
 impl PollScheduling {
-    /// Returns the initial state: the reader polls the request.
+    /// Returns the initial state: the thread that read the request polls it.
     pub(crate) fn begun() -> Self {
         PollScheduling(AtomicU8::new(BEGUN))
     }
 
-    /// Records a wake-up. Returns whether the caller has to start the task that polls the request.
+    /// Records a wake-up. Returns whether the caller has to start the runtime task that polls the request.
     pub(crate) fn wake(&self) -> bool {
         let next = |turn| match turn {
             BEGUN => Some(WOKEN),
@@ -36,13 +37,15 @@ impl PollScheduling {
         self.change(next) == Some(WAITS)
     }
 
-    /// Records that the reader's poll returned `Poll::Pending`. Returns false if the reader has to poll again.
+    /// Records that a poll by the thread that read the request returned `Poll::Pending`. Returns false if this thread
+    /// has to poll again.
     pub(crate) fn rest(&self) -> bool {
         let next = |turn| Some(if turn == WOKEN { BEGUN } else { WAITS });
         self.change(next) == Some(BEGUN)
     }
 
-    /// Records that the reader stops polling despite a wake-up, and starts the task that polls the request.
+    /// Records that the thread that read the request stops polling despite a wake-up, and starts the task that polls
+    /// the request.
     pub(crate) fn hand_over(&self) {
         self.0.store(HANDED, Ordering::Release);
     }
@@ -64,12 +67,13 @@ mod tests {
         Wake,
         /// The current poll ends, and another poll begins if necessary.
         Look,
-        /// The reader stops polling and starts the task.
+        /// The thread that read the request stops polling, and starts the task that polls the request.
         HandOver,
     }
 
     /// Applies the events of a history as the dispatcher does. A poll that begins after a wake-up must see the result
-    /// that caused the wake-up. The reader and the task must not poll at the same time.
+    /// that caused the wake-up. The thread that read the request and the runtime's task must not poll at the same
+    /// time.
     fn live(history: &[Event]) {
         let turns = PollScheduling::begun();
         let (mut reader, mut task, mut unseen) = (true, false, false);

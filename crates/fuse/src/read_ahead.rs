@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The sysfs file with the kernel's read-ahead limit of the mount, and whether a policy was applied.
+/// The sysfs file with the kernel's read-ahead limit of the mount, and whether the read-ahead setting of a policy was
+/// applied.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     file: OnceLock<PathBuf>,

@@ -125,7 +125,8 @@ impl Rewalks {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).retain(|(in_dir, _), _| *in_dir != dir);
     }
 
-    /// Returns whether a thread looks up a name for the first time since the name was dropped for another thread.
+    /// Returns whether a thread looks up a name for the first time since the kernel dropped the name for another
+    /// thread.
     pub(crate) fn drops(&self, thread: u32, dir: u64, name: &[u8]) -> bool {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let found = dropped.get_mut(&(dir, name.into())).filter(|dropped| dropped.at.elapsed() < KNOWN_FOR);
@@ -183,7 +184,8 @@ impl Rewalks {
         }
     }
 
-    /// Records that the mount has replied to the operation for which the kernel walked the path.
+    /// Records that the mount has replied to the operation for which the kernel walked the path of this thread's
+    /// system call.
     pub(crate) fn end(&self, thread: u32) {
         if self.any.load(SeqCst) {
             let mut threads = self.threads();

@@ -69,7 +69,7 @@ mod tests {
         written.made_durable(due);
         let later = written.due().expect("the sync need not have seen the slow write");
         written.made_durable(later);
-        // A sync that began earlier and ends last does not undo the result of the later sync.
+        // Two syncs overlap. The sync that began first but ends last does not undo the result of the other sync.
         written.made_durable(due);
         assert_eq!(written.due(), None);
     }

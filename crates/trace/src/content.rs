@@ -1,8 +1,10 @@
-//! The contents of the writes in a trace: a function of file number, offset and write number.
+//! The contents of the writes in a trace: a function of the number of the file, the offset, and the number of the
+//! write.
 
 use crate::rng::mix;
 
-/// Fills `out` with the bytes that write `number` puts at `offset` of a file. Number 0 stands for a hole: zeros.
+/// Fills `out` with the bytes that the write with the number `number` stores at `offset` of a file. The number 0
+/// stands for a hole: zeros.
 pub fn fill(file: u32, number: u64, offset: u64, out: &mut [u8]) {
     if number == 0 {
         return out.fill(0);

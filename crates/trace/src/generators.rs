@@ -58,7 +58,7 @@ pub enum Generator {
     /// The digitisation step of simulated particle-physics experiments: many small requests, and a few large requests
     /// that carry nearly all bytes, at random offsets.
     Digitisation {
-        /// Number of events, 1.3 MB each.
+        /// Number of simulated events. The client writes 1.3 MB for each event.
         events: u32,
         /// Whether to add fsyncs, about eighteen per event.
         fsync: bool,

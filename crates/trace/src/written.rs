@@ -21,7 +21,7 @@ pub struct Run {
 }
 
 impl Written {
-    /// Records that write `number` covers the range, whose end must not exceed `u64::MAX`.
+    /// Records that the write with the number `number` covers a byte range, whose end must not exceed `u64::MAX`.
     pub fn write(&mut self, offset: u64, len: u64, number: u64) {
         if len == 0 {
             return;

@@ -1,5 +1,6 @@
-//! A cache of directory attributes after the last change by this mount. After such a change, the kernel drops its own
-//! cached attributes of the directory, and requests them before any other operation in the directory.
+//! A cache of the attributes that directories have after the last change by this mount. After such a change, the
+//! kernel drops its own cached attributes of the directory, and requests them before any other operation in the
+//! directory.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,13 +16,13 @@ pub(super) struct ChangedDirs(Mutex<Changes>);
 
 #[derive(Default)]
 struct Changes {
-    /// Number of directory changes that ended without attributes in the reply. Attributes that the mount requested
-    /// before such a change are outdated.
+    /// Number of completed directory changes whose replies contained no attributes. Attributes that the mount
+    /// requested before such a change are outdated.
     unseen: u64,
     dirs: HashMap<u64, Fresh>,
 }
 
-/// Attributes of a directory from the reply to a change.
+/// Attributes of a directory from the reply to a change of this directory.
 struct Fresh {
     attrs: Attrs,
     until: Instant,
@@ -48,8 +49,9 @@ impl ChangedDirs {
         Changing(self, number)
     }
 
-    /// Returns the number of changes that completed without attributes. The caller takes this number before it sends
-    /// a change whose reply contains attributes, and passes the number to [`ChangedDirs::changed`].
+    /// Returns the number of completed directory changes whose replies contained no attributes. The caller takes this
+    /// number before it sends a change whose reply contains attributes, and passes the number to
+    /// [`ChangedDirs::changed`].
     pub(super) fn unseen(&self) -> u64 {
         self.changes().unseen
     }

@@ -14,7 +14,7 @@ use types::{Attrs, ByteRange};
 
 /// How an open may use the page cache, as decided by [`Coherence::admit`].
 pub(crate) struct Admission {
-    /// The `FOPEN_*` flags in the reply to the open.
+    /// The `FOPEN_*` flags in the reply to OPEN or CREATE.
     how: u32,
     /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
     writing: Option<Writing>,
@@ -38,7 +38,7 @@ impl Found {
 }
 
 impl Admission {
-    /// Returns the `FOPEN_*` flags for the reply to the open.
+    /// Returns the `FOPEN_*` flags for the reply to OPEN or CREATE.
     pub(crate) fn how(&self) -> u32 {
         self.how
     }

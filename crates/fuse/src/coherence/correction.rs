@@ -17,13 +17,15 @@ const EBUSY: Errno = Errno(16);
 /// may have to wait for an inode that the kernel has locked for this very request. In that case, the attributes are
 /// correct for the next request.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a read or write of a file that other clients use waits for the correction before it fails.
+/// How long a read or write of a file that other clients use waits for the correction of the kernel's cached
+/// attributes before the call fails.
 const LONG: Duration = Duration::from_secs(20);
-/// Number of locks that serialize corrections. Corrections of files with the same inode number modulo
-/// `CORRECTION_LOCKS` run one after the other.
+/// Number of locks that serialize corrections of the kernel's cached attributes. Corrections of files with the same
+/// inode number modulo `CORRECTION_LOCKS` run one after the other.
 const CORRECTION_LOCKS: usize = 64;
 
-/// The locks that serialize corrections, by inode number modulo [`CORRECTION_LOCKS`].
+/// The locks that serialize corrections of the kernel's cached attributes, by inode number modulo
+/// [`CORRECTION_LOCKS`].
 pub(super) struct CorrectionLocks([tokio::sync::Mutex<()>; CORRECTION_LOCKS]);
 
 impl Default for CorrectionLocks {
@@ -75,8 +77,8 @@ impl Coherence {
                 if !self.write_back.is_shared(number) {
                     return;
                 }
-                // The correction fails if another writer on this mount changes the attributes at the same time, or has
-                // the inode locked. So try again after a pause.
+                // The correction of the kernel's attributes fails if another writer on this mount changes the
+                // attributes at the same time, or has the inode locked. So try again after a pause.
                 if coherence.correct(number, attrs, false).await.unwrap_or(false) {
                     return;
                 }
@@ -88,8 +90,8 @@ impl Coherence {
         tokio::time::timeout(LONG, correction).await.map_err(|_| EIO)
     }
 
-    /// Does the work of [`Coherence::correct_for_reply`] without a time limit. Only for requests whose thread does
-    /// not have the inode locked.
+    /// Corrects the kernel's cached attributes like [`Coherence::correct_for_reply`], but without a time limit. Only
+    /// for requests whose thread does not have the inode locked.
     pub(super) async fn correct_if_needed(&self, thread: u32, number: u64, attrs: &Attrs) {
         let shared = self.write_back.is_shared(number) && self.kernel_sizes.set_by(thread).is_none();
         if (shared || self.needs_correction(thread, number, attrs))
@@ -117,7 +119,8 @@ impl Coherence {
     pub(crate) fn own_setattr(&self, thread: u32, number: u64, args: &SetAttr) -> Option<Result<Attrs, Errno>> {
         let setting = self.kernel_sizes.set_by(thread)?;
         let (written, shared) = (self.write_back.is_written(number), self.write_back.is_shared(number));
-        // The kernel has locked the inode for this SETATTR, so no program can write between this check and the reply.
+        // The kernel has locked the inode for this SETATTR, so no program can write to the file between this check and
+        // the reply to the SETATTR.
         let sizes = args.valid & fattr::SIZE != 0;
         if written && !(shared && setting.is_of_shared() && (!sizes || setting.is_untouched())) {
             return Some(Err(EBUSY));
@@ -139,14 +142,15 @@ impl Coherence {
                 Ok(Ok(changed)) => {
                     let cached = changed.unwrap_or(attrs);
                     match shared {
-                        // The correction of a file that other clients use may leave another modification time in the
-                        // kernel's cache, so record the kernel's cached size and time as unknown.
+                        // The correction of the kernel's attributes of a file that other clients use may leave another
+                        // modification time in the kernel's cache, so record the kernel's cached size and time as
+                        // unknown.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &cached),
                     }
                     coherence.write_back.reaches(number, cached.size);
-                    // The kernel's cached pages may be as old as the attributes before the correction, so the kernel
-                    // has to drop the pages.
+                    // The kernel's cached pages may be as old as the kernel's attributes before the correction, so the
+                    // kernel has to drop the pages.
                     if changed.is_some() && !coherence.write_back.is_written(number) {
                         coherence.drop_pages(number).await;
                     }

@@ -20,8 +20,8 @@ impl Coherence {
         direct: bool,
     ) -> Option<PageReadGuard<'a>> {
         if !direct && self.is_shared(number) {
-            // Record the pages before the read. The kernel may send a GETATTR during a read-ahead, and the mount then
-            // has to make the kernel drop the pages of the read-ahead.
+            // Record the pages of the READ before the mount reads the bytes. The kernel may send a GETATTR during a
+            // read-ahead, and the mount then has to make the kernel drop the pages of the read-ahead.
             self.keep_pages_briefly(number, pages);
         }
         let fills = !direct && !pages.is_cached() && !self.write_back.is_written(number);
@@ -79,13 +79,14 @@ impl Coherence {
     /// received the written bytes.
     pub(crate) async fn write_ended(&self, number: u64, write: DirectWriteGuard<'_>) {
         if self.write_back.is_on() {
-            // Record the write before the check whether the kernel reads pages of the file. Otherwise the kernel keeps
-            // pages that are older than the write, if an open begins between the check and the record.
+            // Record the direct write before the check whether the kernel reads pages of the file. Otherwise the
+            // kernel keeps pages that are older than this write, if an open begins between the check and the record.
             self.cache.written_directly(number);
         }
         if self.pages.are_read(number) {
-            // The kernel dropped the pages of this range before it sent the write. But the kernel may have read some of
-            // these pages again before the servers received the written bytes, so make it drop these pages again.
+            // The kernel dropped the pages of the written range before it sent the direct write. But the kernel may
+            // have read some of these pages again before the servers received the written bytes, so make it drop these
+            // pages again.
             Box::pin(self.drop_pages(number)).await;
         } else if let Some((range, mark)) = write.written() {
             Box::pin(self.drop_pages_of(number, range)).await;
@@ -147,8 +148,8 @@ impl Coherence {
         }
     }
 
-    /// Returns whether `mtime` is the modification time that the mount last sent to the kernel, so that no program
-    /// has set it.
+    /// Returns whether `mtime` is the modification time that the mount last sent to the kernel. If so, no program has
+    /// set this time.
     pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
         let cached = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
         cached.is_some() && mtime == cached

@@ -73,8 +73,8 @@ impl Coherence {
             Box::pin(self.show_size(number)).await;
         }
         // The reply contains the modification time that the kernel has cached, even if this mount has written the file
-        // after that time: with a new time, the kernel drops its pages. The old time gets no lifetime, so that a
-        // program that requests the time receives the new time.
+        // after that time. If the kernel received another time, it would drop its pages. The old time gets no
+        // lifetime, so that a program that requests the time receives the new time.
         let (attrs, sent) = (open.file.attrs(), self.cache.sent_mtime(number)?);
         let valid = if sent == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
         Some((Attrs { mtime: sent, ..attrs }, valid))
@@ -100,7 +100,8 @@ impl Coherence {
         Before { shared, stale, of_write_back }
     }
 
-    /// Makes the kernel cache the attributes of a GETATTR where the reply alone does not achieve this.
+    /// Makes the kernel cache the attributes that the mount fetched for a GETATTR, where the reply alone does not
+    /// achieve this.
     ///
     /// # Errors
     /// EIO: the kernel's attributes cannot be corrected, and a read or write of a file that other clients use depends
@@ -124,8 +125,9 @@ impl Coherence {
             true => Box::pin(caller_syscall::look(thread, Caller::of)).await,
             false => Caller::Other,
         };
-        // A caller that has the inode locked cannot wait for the correction, because the correction waits for this
-        // lock. A caller that is about to read or write does not have the inode locked, so it can wait.
+        // A caller that has the inode locked cannot wait for the correction of the kernel's attributes, because the
+        // correction waits for this lock. A caller that is about to read or write does not have the inode locked, so
+        // it can wait.
         match (caller, of_write_back) {
             (Caller::SeeksTheEnd, Some(open)) => Box::pin(self.raise_size(open, attrs.size)).await,
             (Caller::MovesData(range), _) if by_program => {

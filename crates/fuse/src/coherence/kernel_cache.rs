@@ -65,7 +65,7 @@ impl KernelCache {
     pub(super) fn forgotten(&self, number: u64) {
         let files = &mut self.record().files;
         files.remove(&number);
-        // Free unused memory of the table if it has become much smaller.
+        // Free unused memory of the hash table if the number of files has fallen far below its capacity.
         if files.capacity() > 4096 && files.len() < files.capacity() / 8 {
             let most = files.capacity() / 4;
             files.shrink_to(most);
@@ -88,7 +88,7 @@ impl KernelCache {
 
     /// Records attributes that the mgr has sent to the mount. Returns whether the kernel may continue to use older
     /// attributes: the kernel may have discarded the last reply, and may consider an earlier reply valid.
-    /// `keeps_sizes`: the kernel takes its cached size from no reply (write-back).
+    /// `keeps_sizes`: the kernel ignores the sizes in replies (write-back).
     pub(super) fn is_outdated(&self, number: u64, attrs: &Attrs, keeps_sizes: bool) -> bool {
         let unsure = !keeps_sizes && !self.has_size(number, attrs.size);
         self.attrs_sent(number, attrs) || unsure

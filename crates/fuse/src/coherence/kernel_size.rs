@@ -16,7 +16,7 @@ use types::{Attrs, Timestamp};
 
 /// The type of FUSE file handles: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
 const FILEID_INO64_GEN: i32 = 0x81;
-/// Largest number of attempts of [`KernelSizes::expire`] and [`KernelSizes::show_size`].
+/// Largest number of statx(2) calls in one call of [`KernelSizes::expire`] or [`KernelSizes::show_size`].
 const EXPIRES: usize = 1000;
 /// Length in bytes of a FUSE file handle: both halves of the node id, and the generation.
 const FILEID_LEN: usize = 12;
@@ -45,9 +45,9 @@ pub(super) struct KernelSizes {
 #[derive(Clone)]
 pub(super) struct AttrsBeingSet {
     attrs: Attrs,
-    /// For a file that other clients use and the kernel writes through its page cache: the modification time that the
-    /// correction sets before it sets the size. No write sets this time, so another time shows that a program has
-    /// written to the file.
+    /// For a file that other clients use and the kernel writes through its page cache: the modification time that a
+    /// correction of the kernel's attributes sets before it sets the size. No write sets this time, so another time
+    /// shows that a program has written to the file.
     mark: Option<Timestamp>,
     /// A path by which the kernel finds the file, valid while the thread sets the attributes.
     path: Arc<CString>,
@@ -64,8 +64,8 @@ impl AttrsBeingSet {
         self.mark.is_some()
     }
 
-    /// Returns whether no program has written to the file since the correction set its modification time to `mark`. A
-    /// write changes this time.
+    /// Returns whether no program has written to the file since a correction of the kernel's attributes set the file's
+    /// modification time to `mark`. A write changes this time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let cached = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -191,17 +191,18 @@ impl KernelSizes {
         Ok((file, cached))
     }
 
-    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not shared,
-    /// the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait for a
-    /// program's call that has the inode locked, such as a write. So a thread that replies to requests must not call
-    /// this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very file
-    /// system.
+    /// Makes the kernel cache the size and modification time in `attrs`. If the kernel already has both cached,
+    /// returns `None`. Otherwise sets the attributes that `refresh` returns, and returns these attributes. May wait
+    /// for a program's call that has the inode locked, such as a write. So a thread that replies to requests must not
+    /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
+    /// file system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, this
-    /// function compares the time only if `times` is true. It sets the time before it calls `refresh`, which writes
-    /// back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written since
-    /// then.
+    /// by other clients while the kernel writes it through its page cache. For a shared file, this function compares
+    /// the time only if `times` is true. If only the time differs, this function sets the time in `attrs` and returns
+    /// `None`. If the size differs, it first sets a time that no later write sets, and then calls `refresh`, which
+    /// writes back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written
+    /// since then.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.
@@ -272,7 +273,7 @@ fn differs(cached: &Statx, attrs: &Attrs) -> (bool, bool) {
 
 /// Opens the kernel's inode `number` with `O_PATH`. Makes no request to the mount.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
-    // All inodes of this mount have the generation 0, so the last word of the handle is 0.
+    // All inodes of this mount have the generation 0, so the last word of the file handle is 0.
     let id = [(number >> 32) as u32, number as u32, 0];
     let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
@@ -294,8 +295,8 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
 pub(super) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
-        // The kernel checks the capability before it checks the handle, so any other error proves that the process has
-        // the capability.
+        // The kernel checks the capability before it checks the file handle, so any other error proves that the
+        // process has the capability.
         Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         Ok(_) => true,
     }

@@ -34,7 +34,7 @@ struct State {
     /// The id that was assigned last. Reads, write-backs, direct writes and other changes get increasing ids when they
     /// begin.
     next: u64,
-    /// Number of opens for writing that bypass the page cache.
+    /// Number of opens of the file for writing that bypass the page cache.
     writers: usize,
     /// Twins by page number: the younger generation, and the older generation.
     young: HashMap<u64, Twin>,
@@ -57,7 +57,7 @@ struct Twin {
     /// Whether the kernel has dropped the page. The kernel may still be writing the page back, and waits for this
     /// write-back before it reads the page again.
     gone: bool,
-    /// The smallest range of the page that contains all direct writes since the copy was made.
+    /// The smallest range of the page that contains all direct writes since this twin was made.
     written_directly: Option<ByteRange>,
 }
 
@@ -77,7 +77,7 @@ impl Twin {
 struct DirectWrite {
     id: u64,
     range: ByteRange,
-    /// Whether the kernel has read pages of the range since the direct write began.
+    /// Whether the kernel has read pages of the written range since the direct write began.
     got: bool,
 }
 
@@ -169,8 +169,8 @@ impl Drop for WriteBackGuard<'_> {
 
 impl DirectWriteGuard<'_> {
     /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
-    /// the range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id for
-    /// [`DirectWriteGuard::pages_dropped`].
+    /// the written range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id
+    /// for [`DirectWriteGuard::pages_dropped`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
@@ -215,9 +215,9 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without opens for writing that bypass the page cache, pages need no twins. A change during the read, such as
-        // a truncation, makes the bytes outdated. The kernel reads only whole pages, so a range that begins within a
-        // page makes no twins.
+        // Without opens for writing that bypass the page cache, pages need no twins. A change of the file during the
+        // read, such as a truncation, makes the read bytes outdated. The kernel reads only whole pages, so a range
+        // that begins within a page makes no twins.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -405,13 +405,13 @@ mod tests {
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Stage {
         Idle,
-        /// The kernel has to lock and drop the page before it sends the write.
+        /// The kernel has to lock and drop the page before it sends the direct write.
         MustDropPage,
         Locked,
         PageDropped,
         Begun(u64),
         Put(u64),
-        /// The kernel has to drop the page again after the write.
+        /// The kernel has to drop the page again after the direct write.
         Again(u64, u64),
         AgainLocked(u64, u64),
         Ends(u64),
@@ -433,7 +433,8 @@ mod tests {
             Model { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
         }
 
-        /// Executes the next step of one actor, if the actor can make a step.
+        /// Executes the next step of one actor (a direct writer, the program with the mapping, or the kernel), if the
+        /// actor can make a step.
         fn step(&mut self, actor: u8, at: usize, byte: u8) {
             match actor % 5 {
                 0 | 1 => self.begin_direct_write(usize::from(actor % 5), at, byte),

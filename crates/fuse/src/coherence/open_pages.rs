@@ -39,7 +39,7 @@ struct FilePages {
 /// if it has to drop pages before it receives the reply.
 #[derive(Default)]
 struct Invalidations {
-    /// Number of running requests of the mount to drop pages.
+    /// Number of requests in progress by which the mount makes the kernel drop pages.
     running: u32,
     /// When the mount's last request to drop pages of the file ended.
     last: Option<Instant>,
@@ -49,7 +49,7 @@ struct Invalidations {
     answered: Option<Instant>,
 }
 
-/// Pages that the kernel may keep for at most `pages::SHARED_KEPT` although other clients use the file.
+/// Pages that the kernel may keep for a short time (`pages::SHARED_KEPT`) although other clients use the file.
 #[derive(Default)]
 struct SharedPages {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
@@ -99,7 +99,7 @@ impl Drop for InvalidationGuard {
 pub(super) struct SharedPagesGuard(Arc<FilePages>);
 
 impl SharedPagesGuard {
-    /// Declares that the task will not drop pages that the kernel reads from now on.
+    /// Records that the task of this guard will not make the kernel drop pages that the kernel reads from now on.
     pub(super) fn expire(&self) {
         self.0.shared_pages.expected.store(false, SeqCst);
     }
@@ -143,7 +143,7 @@ impl PageUse {
         page_use
     }
 
-    /// Records that the open has ended. Requests that use the open may still run.
+    /// Records that this open of the file has ended. Requests that use the open may still run.
     pub(crate) fn end(&self) {
         self.count_writer(-1);
         self.table.closed(self.number, self.cached);

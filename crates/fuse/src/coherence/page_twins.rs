@@ -19,7 +19,7 @@ const WRITING_MAX: usize = 4096;
 pub(super) struct PageTwins {
     /// The twins of the file's pages, by page number.
     pages: BTreeMap<u64, Twin>,
-    /// Number of times that the mount has begun to make the kernel drop pages of the file.
+    /// The sequence number of the mount's last request to the kernel to drop pages of the file.
     age: u64,
     /// The size of the file when the kernel last received it. Pages after this end that the kernel has not read
     /// contain only zeros from the kernel.
@@ -44,7 +44,8 @@ pub(super) struct Changed {
 struct Twin {
     /// The bytes of the page; in the last page of the file, up to the end of the file.
     bytes: Box<[u8]>,
-    /// The number of requests to drop pages of the file (`PageTwins::age`) at the time when the kernel read the page.
+    /// The sequence number of the last request to drop pages of the file (`PageTwins::age`) when the kernel read the
+    /// page.
     since: u64,
 }
 
@@ -91,7 +92,8 @@ impl PageTwins {
         };
     }
 
-    /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the request or of the file.
+    /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the READ request or of the
+    /// file.
     pub(super) fn got(&mut self, offset: u64, data: &[u8]) {
         // The kernel reads only whole pages. At any other offset, the first bytes of the page are unknown, so make no
         // twin.
@@ -198,13 +200,15 @@ impl PageTwins {
         });
     }
 
-    /// Begins a request to the kernel to drop its pages of the file. Returns the age for [`PageTwins::pages_dropped`].
+    /// Begins a request to the kernel to drop its pages of the file. Returns the sequence number of the request, for
+    /// [`PageTwins::pages_dropped`].
     pub(super) fn begin_dropping(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
-    /// Records that the kernel has dropped pages of a range: all that it read before `age`, and perhaps newer pages.
+    /// Records that the kernel has dropped pages of a range: all pages that it read before the drop request with the
+    /// sequence number `age`, and perhaps newer pages.
     pub(super) fn pages_dropped(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
@@ -266,8 +270,8 @@ mod tests {
         twins.thread_writes(2, range(4090, 20));
         twins.thread_writes(3, range(200, 50));
         let mut pages = vec![7; 8192];
-        // Two threads have changed bytes in their recorded ranges. Byte 300 is in no recorded range. Thread 3 has
-        // changed nothing yet.
+        // Two threads have changed bytes in their recorded write ranges. Byte 300 is in no recorded write range.
+        // Thread 3 has changed nothing yet.
         pages[103] = 1;
         pages[105] = 1;
         pages[300] = 1;
@@ -411,8 +415,8 @@ mod tests {
         }
 
         /// Two clients extend a file. Before most writes, the kernel writes back and drops its pages, and receives the
-        /// size of the file; before some writes, the kernel does not. Bytes that only one client wrote keep the value
-        /// of this client.
+        /// size of the file; before the other writes, the kernel does neither. Bytes that only one client wrote keep
+        /// the value of this client.
         #[test]
         fn extending_a_file_does_not_overwrite_bytes_of_other_clients(
             steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40),

@@ -25,12 +25,12 @@ impl Coherence {
     /// Makes the kernel write back and drop the pages of a file that contain bytes of a range.
     pub(super) async fn drop_pages_of(&self, number: u64, range: ByteRange) {
         let Some(coherence) = self.shared() else { return };
-        // The notification returns after the write-back. Other threads of this process execute the WRITE requests of
-        // the write-back, so send the notification from a blocking thread.
+        // The `INVAL_INODE` notification returns after the kernel has written back dirty pages. Other threads of this
+        // process execute the WRITE requests of this write-back, so send the notification from a blocking thread.
         let _ = tokio::task::spawn_blocking(move || coherence.drop_pages_blocking(number, range)).await;
     }
 
-    /// Does the work of [`Coherence::drop_pages_of`], but blocks the calling thread.
+    /// Makes the kernel write back and drop pages like [`Coherence::drop_pages_of`], but blocks the calling thread.
     pub(super) fn drop_pages_blocking(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.recent_attrs.change();
@@ -66,8 +66,8 @@ impl Coherence {
         });
     }
 
-    /// Records bytes that the kernel reads into its page cache of a file that other clients use. Limits the memory of
-    /// page twins.
+    /// Records the bytes of a file that other clients use, when the kernel reads these bytes into its page cache.
+    /// Limits the memory of page twins.
     pub(super) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment]) {
         if self.write_back.got(number, asked, data)
             && let Some(coherence) = self.shared()
@@ -82,7 +82,7 @@ impl Coherence {
     /// discards a reply if it has to drop pages before it applies the reply.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
-            // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.
+            // With write-back, the kernel ignores the size in replies, so a discarded reply does no harm.
             if self.write_back.is_on() || !self.pages.has_recent_getattr(number, QUIET) {
                 return;
             }

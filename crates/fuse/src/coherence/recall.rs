@@ -36,8 +36,9 @@ impl UpperCache for RecallHandler {
                 coherence.drop_pages(file.0).await;
             }
             if let Some(open) = coherence.opens.writing(file.0).filter(|_| newly_shared) {
-                // From now on, other clients may extend the file. Where the kernel does not know their bytes, it fills
-                // the rest of a page with zeros. Zeros after the present end of the file must not replace their bytes.
+                // From now on, other clients may extend the file. The kernel fills bytes that it does not know with
+                // zeros. Such zeros after the present end of the file must not replace bytes of other clients, so
+                // record this end.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
             // Expire the kernel's cached attributes, so that the kernel requests them before the next read or seek to
@@ -89,8 +90,8 @@ impl Coherence {
     /// size.
     pub(crate) fn write_failed(&self, number: u64) {
         let Some(coherence) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
-        // The record of the kernel's cached size may be wrong, even if the kernel has just sent its time of the last
-        // write. So mark the size as unknown.
+        // The record of the kernel's cached size and times may be wrong, even if the kernel has just sent its time of
+        // the last write in a SETATTR. So mark the cached size and times as unknown.
         self.size_may_change(number);
         if self.write_back.share(number) {
             tokio::spawn(coherence.look_after(number));
@@ -106,8 +107,7 @@ impl Coherence {
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes())).await
     }
 
-    /// Does the work of [`Coherence::ends_synchronous_write`], but returns false if the program requires durable
-    /// bytes.
+    /// Returns the result of [`Coherence::ends_synchronous_write`], but false if the program requires durable bytes.
     pub(crate) async fn ends_lazy_write(&self, thread: u32) -> bool {
         // Boxed, because few mounts are synchronous, and otherwise every request reserves memory for this future.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes_lazily())).await

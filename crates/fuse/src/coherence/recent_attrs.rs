@@ -21,7 +21,8 @@ pub(super) struct RecentAttrs {
     entries: Mutex<HashMap<u64, RecentEntry>>,
 }
 
-/// The moment before the mount requested attributes from the mgr: the time, and the number of changes by this mount.
+/// The moment before the mount requested attributes from the mgr: the time, and the number of attribute changes by
+/// this mount so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     changes: u64,
@@ -48,7 +49,7 @@ impl RecentAttrs {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the present time and the present number of changes by this mount.
+    /// Returns the present time, and the number of attribute changes by this mount so far.
     pub(super) fn mark(&self) -> Mark {
         Mark { changes: self.changes.load(SeqCst), at: Instant::now() }
     }
@@ -65,7 +66,7 @@ impl RecentAttrs {
     }
 
     /// Returns whether attributes that the mount requested after the moment `mark` are still valid. They are if `mark`
-    /// is recent, and this mount has changed nothing after `mark`.
+    /// is recent, and this mount has changed no attributes after `mark`.
     pub(super) fn is_good(&self, mark: Mark) -> bool {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }

@@ -16,14 +16,14 @@ impl Coherence {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns the present time and the present number of changes by this mount. The caller calls this before it
-    /// requests attributes from the mgr.
+    /// Returns the present time, and the number of attribute changes by this mount so far. The caller calls this
+    /// before it requests attributes from the mgr.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
 
     /// Returns whether attributes that the mount requested after the moment `mark` are still valid. They are if `mark`
-    /// is recent, and this mount has changed nothing after `mark`.
+    /// is recent, and this mount has changed no attributes after `mark`.
     pub(crate) fn are_current(&self, mark: Mark) -> bool {
         self.recent_attrs.is_good(mark)
     }
@@ -83,8 +83,8 @@ impl Coherence {
     }
 
     /// Records that the kernel receives the given attributes of a file in a reply. The kernel discards a reply if its
-    /// own attributes of the file have changed since it sent the request. So it may or may not cache a new size. With
-    /// write-back, the kernel takes the size from no reply.
+    /// own attributes of the file have changed since it sent the request. So the kernel may or may not cache a new
+    /// size. With write-back, the kernel ignores the size in replies.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.may_take(number, attrs);
@@ -133,7 +133,7 @@ impl Coherence {
     }
 
     /// Makes the kernel expire its cached attributes of a file. The kernel also discards replies that are in flight
-    /// when it receives this notification.
+    /// when it receives the `INVAL_INODE` notification.
     pub(super) fn invalidate_attributes(&self, number: u64) {
         let Some(transport) = self.transport() else { return };
         // In an `INVAL_INODE` notification, a negative offset invalidates only the attributes.
@@ -149,8 +149,9 @@ impl Coherence {
         self.changed_dirs.changing(number)
     }
 
-    /// Returns the `mark` for [`Coherence::directory_changed`]. The caller calls this before a change of a directory if
-    /// the reply contains the directory's attributes.
+    /// Returns the number of directory changes whose replies contained no attributes: the `mark` for
+    /// [`Coherence::directory_changed`]. The caller calls this before a change of a directory if the reply contains
+    /// the directory's attributes.
     pub(crate) fn directory_mark(&self) -> u64 {
         self.changed_dirs.unseen()
     }

@@ -23,7 +23,7 @@ pub(super) struct Resizing(Mutex<HashMap<u64, SizeRequests>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct SizeRequests {
     requests: usize,
-    /// Whether another client has set the size during these requests.
+    /// Whether another client has set the size of the file during these requests of this mount.
     missed: bool,
 }
 
@@ -49,8 +49,8 @@ impl Resizing {
 }
 
 impl Request<'_> {
-    /// Returns whether another client has set the size since the request began, or since the last call of this
-    /// function.
+    /// Returns whether another client has set the size since this mount's request began, or since the last call of
+    /// this function.
     fn has_missed(&self) -> bool {
         self.0.table().get_mut(&self.1).is_some_and(|under| std::mem::take(&mut under.missed))
     }
@@ -95,7 +95,8 @@ impl Coherence {
             && let Some(coherence) = self.shared()
         {
             let number = request.1;
-            // The kernel has the inode locked until it receives the reply, so correct the size in the background.
+            // The kernel has the inode locked until it receives the reply to its request, so correct the size in the
+            // background.
             tokio::spawn(async move { coherence.follow_size(number).await });
         }
     }
@@ -110,7 +111,7 @@ impl Coherence {
         if self.write_back.is_shared(number) {
             let _ = self.correct_for_data(number, &attrs).await;
         } else {
-            // No kernel request causes this correction, so pass the thread number 0.
+            // No kernel request causes this correction of the size, so pass the thread id 0.
             self.correct_if_needed(0, number, &attrs).await;
         }
     }

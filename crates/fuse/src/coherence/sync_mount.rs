@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// The setting for synchronous writes of one mount.
+/// The setting of one mount that makes writes synchronous.
 #[derive(Default)]
 pub(super) struct SyncMount {
     /// The mount point, and the device number of the mounted file system.
     place: OnceLock<(PathBuf, (u32, u32))>,
     on: AtomicBool,
-    /// A lock that a task holds while it changes the setting.
+    /// A lock that a task holds while it turns synchronous writes on or off.
     switching: tokio::sync::Mutex<()>,
 }
 
@@ -37,9 +37,9 @@ impl SyncMount {
         self.on.load(SeqCst)
     }
 
-    /// Waits until no other task changes the setting, and then sets it to the result of `wanted`. A change makes the
-    /// kernel write back all dirty pages of the mount. So the handler of a request must not await this function if
-    /// these writes may wait for the handler.
+    /// Waits until no other task turns synchronous writes on or off, and then turns them on if `wanted` returns true,
+    /// and off otherwise. A change makes the kernel write back all dirty pages of the mount. So the handler of a
+    /// request must not await this function if these writes may wait for the handler.
     pub(super) async fn settle(&self, wanted: impl Fn() -> bool) {
         let _turn = self.switching.lock().await;
         let wanted = wanted();
@@ -48,7 +48,8 @@ impl SyncMount {
         }
         let Some(place) = self.place.get().cloned() else { return };
         if wanted {
-            // Set `on` before the kernel's flag: the change of the flag causes requests, and their handlers check `on`.
+            // Set `on` before the kernel's synchronous flag: the change of this flag causes requests, and their
+            // handlers check `on`.
             self.on.store(true, SeqCst);
         }
         let switched = tokio::task::spawn_blocking(move || switch(&place, wanted)).await;

@@ -36,8 +36,8 @@ pub(super) struct WriteBack {
     writers: Arc<Writers>,
 }
 
-/// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use
-/// one.
+/// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use the
+/// delegation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotDelegated;
 
@@ -87,8 +87,9 @@ impl WriteBack {
             return Err(NotDelegated);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Check the delegation after the open is in the table of writers, so that a later recall finds the file there.
-        // The open must permit reads, because the kernel reads a page before a program writes only a part of the page.
+        // Check the delegation after this open of the file is in the table of writers, so that a later recall finds
+        // the file in the table. The open must permit reads, because the kernel reads a page before a program writes
+        // only a part of the page.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotDelegated) }
     }
 
@@ -178,20 +179,22 @@ impl WriteBack {
         }
     }
 
-    /// Marks a file as used by other clients. Returns whether this is new and the kernel writes the file through its
-    /// page cache.
+    /// Marks a file as used by other clients. Returns true if the file was not marked before and the kernel writes the
+    /// file through its page cache.
     pub(super) fn share(&self, number: u64) -> bool {
         let mut table = self.writers.table();
         table.get_mut(&number).is_some_and(|cached| !std::mem::replace(&mut cached.shared, true))
     }
 
-    /// Records that the mount is about to make the kernel drop pages of a file. Returns the age for
-    /// [`WriteBack::end_invalidation`], or `None` if the kernel does not write the file through its page cache.
+    /// Records that the mount is about to make the kernel drop pages of a file. Returns the sequence number of this
+    /// request, for [`WriteBack::end_invalidation`], or `None` if the kernel does not write the file through its page
+    /// cache.
     pub(super) fn begin_invalidation(&self, number: u64) -> Option<u64> {
         self.writers.table().get_mut(&number).map(|cached| cached.twins.begin_dropping())
     }
 
-    /// Records that the kernel has dropped the pages of a range that it read before the given age.
+    /// Records that the kernel has dropped the pages of a range that it read before the drop request with the sequence
+    /// number `age`.
     pub(super) fn end_invalidation(&self, number: u64, age: u64, range: ByteRange) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
             cached.twins.pages_dropped(age, range);

@@ -25,7 +25,8 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
                 reading = Reading { pages, ahead, at: 0, asked, unasked: true };
             }
             Err(error) if error.is_moved() => return Err(Errno::from(error)),
-            // Ignore the error, so that OPENDIR succeeds: READDIR requests the page again, and then reports the error.
+            // Ignore the error of the first page of entries, so that OPENDIR succeeds: READDIR requests this page
+            // again, and then reports the error.
             Err(error) => tracing::debug!("cannot read a directory ahead: {error}"),
         }
     }

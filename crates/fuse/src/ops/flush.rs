@@ -18,7 +18,8 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
             Err(_) => fs.coherence.write_failed(header.node),
         }
     }
-    // Record the close before the reply, because the kernel's next request for this open may be RELEASE.
+    // Record the close of the descriptor before the reply, because the kernel's next request for this open may be
+    // RELEASE.
     fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

@@ -51,8 +51,8 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
     let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
     fs.drops_privileges.store(flags & flag::HANDLE_KILLPRIV_V2 != 0, Relaxed);
-    // The read-ahead limit in the reply cannot exceed the limit that the kernel offers. Root can set a larger limit in
-    // sysfs after the mount.
+    // The read-ahead limit in the reply to INIT cannot exceed the limit that the kernel offers. Root can set a larger
+    // limit in sysfs after the mount.
     let wanted = fs.callers.anybody().policy().policy.read_ahead;
     let read_ahead = u32::try_from(wanted).unwrap_or(u32::MAX).min(max_readahead);
     let body = Body::with_capacity(64)

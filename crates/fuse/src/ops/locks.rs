@@ -20,7 +20,7 @@ fn range(lock: &Lock) -> Result<ByteRange, Errno> {
     if lock.start > lock.end.min(END) {
         return Err(EINVAL);
     }
-    // The range ends at the last byte that the kernel can name, because locks cannot include later bytes.
+    // The range of the lock ends at the last byte that the kernel can name, because locks cannot include later bytes.
     Ok(ByteRange { offset: lock.start, len: lock.end.min(END) - lock.start + 1 })
 }
 
@@ -53,7 +53,8 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
         len => held.range.offset.saturating_add(len - 1).min(END),
     };
     let kind = if held.kind == LockKind::Write { WRITE } else { READ };
-    // The process id is unknown if the owner of the lock uses another mount. Then the reply has the id 0.
+    // The process id of the conflicting lock is unknown if the owner of this lock uses another mount. Then the reply
+    // has the id 0.
     let pid = held.owner.and_then(|owner| lockers.process(header.node, owner)).unwrap_or(0);
     Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(pid).reply())
 }
@@ -76,8 +77,8 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
-    // Record the owner before the mount requests the lock. If the caller ends before the mgr replies, the close of its
-    // descriptor releases the lock.
+    // Record the lock owner before the mount requests the lock from the mgr. If the caller ends before the mgr
+    // replies, the close of its descriptor releases the lock.
     fs.opens.asks_lock(&open, lock.owner, (lock.pid, lock.fh, lock.flock)).await;
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
@@ -85,16 +86,16 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if cached()
         && let Err(error) = fs.coherence.lock_taken(header.pid, header.node, &open).await
     {
-        // The caller receives an error and does not release the lock, so release the lock here.
+        // The caller receives an error and does not release its new lock, so release the lock here.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
         return Err(error);
     }
     Ok(Reply::Done)
 }
 
-/// Tries to take the lock, and returns whether the caller has the lock. Servers and fcntl(2) require an open for
-/// writing for an exclusive lock, and an open for reading for a shared lock (RFC 8881 §18.10.4, NFS4ERR_OPENMODE).
-/// flock(2) has no such rule, so the mount opens the file a second time for a flock(2) lock.
+/// Tries to lock a range of a file for a caller, and returns whether the caller has got the lock. Servers and fcntl(2)
+/// require an open for writing for an exclusive lock, and an open for reading for a shared lock (RFC 8881 §18.10.4,
+/// NFS4ERR_OPENMODE). flock(2) has no such rule, so the mount opens the file a second time for a flock(2) lock.
 async fn take(
     fs: &FileSystem,
     header: &Header,

@@ -26,7 +26,7 @@ pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answ
     ended(fs, header, name, mark, removed).await
 }
 
-/// Completes UNLINK or RMDIR. `removed` has the attributes of the directory after the removal.
+/// Completes UNLINK or RMDIR. `removed` has the attributes of the parent directory after the removal.
 async fn ended(
     fs: &FileSystem,
     header: &Header,

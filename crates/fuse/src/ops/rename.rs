@@ -31,8 +31,8 @@ pub(crate) async fn rename(
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
-        // Both names exist before and after an exchange. If the result is in doubt, compare the file of a name before
-        // and after the request.
+        // Both names exist before and after an exchange. If the result of the exchange is in doubt, compare the file
+        // of a name before and after the request.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
             client::in_doubt::rename(&mount, moved, from, to, how).await

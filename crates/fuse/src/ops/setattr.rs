@@ -61,8 +61,8 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
-        // A user who may write to a file may set its times only to the present time (utimensat(2)). So let the server
-        // set its own time.
+        // A user who may write to a file, but does not own the file, may set the file's times only to the present time
+        // (utimensat(2)). So let the server set its own time.
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
             Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
         }
@@ -78,12 +78,12 @@ fn means_now(args: &SetAttr) -> bool {
 }
 
 /// Sets the kernel's time of the last write, after all writes are durable. The kernel sends this SETATTR during an
-/// fsync or close, whose caller receives the error of a failed SETATTR. A write error is not an error of this SETATTR:
-/// the kernel's next request reports it, so that the caller receives it only once.
+/// fsync or close, and returns an error of the SETATTR to the caller of the fsync or close. This function returns no
+/// write error, because the kernel's next request reports the write error, and the caller must receive it only once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
-        // Only the owner may set the time. For other users, the file keeps the time at which the servers received the
-        // bytes.
+        // Only the owner of a file may set its times to given values. For other users, the file keeps the time at
+        // which the servers received the bytes.
         Err(error) if error.is(Status::Perm) || error.is(Status::Access) => Ok(open.file.refresh().await?),
         outcome => Ok(outcome?),
     }

@@ -96,8 +96,8 @@ impl FileSystem {
     /// Returns the attributes after the change.
     pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<Attrs, Errno> {
         let attrs = self.callers.anybody().getattr(node).await?;
-        // Without execute permission for the group, setgid does not give the group's rights (it meant mandatory locks),
-        // so this bit stays.
+        // Without execute permission for the group, the setgid bit does not give the group's rights (the bit once
+        // meant mandatory locking), so keep the bit.
         let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
         let mode = attrs.mode & !(0o4000 | setgid);
         if mode == attrs.mode {

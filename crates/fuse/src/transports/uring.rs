@@ -133,7 +133,7 @@ fn serve(
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
     if let Err(error) = stay_on(number as usize) {
-        // On another processor, the ring is slower, but still correct.
+        // On a processor other than its own, the thread of a ring is slower, but still correct.
         tracing::debug!(number, "cannot bind a ring to its processor: {error}");
     }
     let server = match Server::new(ring, number, queues, context) {
@@ -177,7 +177,7 @@ impl Transport for Uring {
     fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
         if ticket & RINGS == 0 {
             self.classic.answer(ticket, unique, reply);
-            // INIT is the first request that arrives through the device, so the rings start after its reply.
+            // INIT is the first request that arrives through the device, so the rings start after the reply to INIT.
             return self.begin();
         }
         if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {

@@ -145,7 +145,7 @@ impl Model {
         }
     }
 
-    /// Executes the next stage of a request. Returns whether the request continues.
+    /// Executes the next stage of a request. Returns whether the request has further stages.
     fn advance(&mut self, flight: &mut RequestInFlight) -> bool {
         let (change, size) = flight.found;
         let found = attrs(change, size);

@@ -17,7 +17,8 @@ const ATTRIBUTE: &str = "user.weir.mount.access";
 /// thread, because the kernel may queue this request too, until the next request arrives.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     let place = place.clone();
-    // Ignore errors of the thread: if it cannot run on this processor, requests in the queue only have to wait longer.
+    // Ignore errors of the thread: if the thread cannot run on the processor of the queue, requests in the queue only
+    // have to wait longer.
     let ask = move || drop(ask(queue, &place));
     if let Err(error) = self_requests::spawn(format!("fuse-nudge-{queue}"), ask) {
         tracing::warn!(queue, "cannot start a thread; requests of this queue may wait for each other: {error}");
@@ -26,7 +27,7 @@ pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
 
 fn ask(queue: u16, place: &Path) -> io::Result<()> {
     super::stay_on(queue.into())?;
-    // The request itself makes the kernel deliver its queued requests, so ignore the result.
+    // The GETXATTR request itself makes the kernel deliver its queued requests, so ignore the result.
     let _ = rustix::fs::getxattr(place, ATTRIBUTE, &mut [0u8; 64]);
     Ok(())
 }

@@ -67,7 +67,8 @@ impl Ring {
         // If the ring's thread is awake, it checks for entries with replies before it sleeps, so wake only a sleeping
         // thread.
         if self.asleep.swap(false, SeqCst) {
-            // The write fails only if the counter of the eventfd overflows, which cannot happen, so ignore the result.
+            // The write to the eventfd fails only if the counter of the eventfd overflows, which cannot happen, so
+            // ignore the result.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
