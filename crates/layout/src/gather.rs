@@ -24,9 +24,9 @@ const CROWDED: usize = 4;
 /// A run: consecutive bytes of a file, with their file offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// File offset of the first byte.
+    /// File offset of the first byte of the run.
     pub offset: u64,
-    /// The data of the run; never empty.
+    /// The bytes of the run; never empty.
     pub data: Bytes,
 }
 
@@ -44,7 +44,8 @@ pub enum Part {
     All,
     /// The chunks of gathered bytes that overlap this file range.
     Overlapping(ByteRange),
-    /// The windows (file ranges) that are full, or all gathered bytes if they exceed the memory limit.
+    /// The windows (file ranges of equal length) in which every byte is gathered, or all gathered bytes if they
+    /// exceed the memory limit.
     Full,
 }
 
@@ -209,8 +210,9 @@ impl Gather {
         self.held.range(range.offset / self.window..=last)
     }
 
-    /// Adds bytes to the gathered bytes. Where new and gathered bytes overlap, the new bytes win if `over` is set;
-    /// otherwise the gathered bytes stay. Returns whether the new bytes overlap or adjoin gathered bytes.
+    /// Adds bytes to the gathered bytes. The argument `over` says which bytes remain where new and gathered bytes
+    /// overlap: the new bytes if `over` is true, the gathered bytes if `over` is false. Returns whether the new bytes
+    /// overlap or adjoin gathered bytes.
     fn lay(&mut self, offset: u64, data: &[u8], over: bool) -> bool {
         let mut joined = false;
         let mut done = 0;
@@ -242,9 +244,9 @@ impl Window {
         chunks.filter(move |chunk| chunk.overlaps(range))
     }
 
-    /// Adds bytes to the chunks of this window. Where new bytes and a chunk overlap, the new bytes win if `over` is
-    /// set; otherwise the chunk stays. Returns the growth of memory in bytes, and whether the new bytes overlap or
-    /// adjoin a chunk.
+    /// Adds bytes to the chunks of this window. The argument `over` says which bytes remain where the new bytes and a
+    /// chunk overlap: the new bytes if `over` is true, the bytes of the chunk if `over` is false. Returns the growth
+    /// of memory in bytes, and whether the new bytes overlap or adjoin a chunk.
     fn lay(&mut self, offset: u64, mut data: &[u8], over: bool) -> (usize, bool) {
         let (mut at, mut grown, mut joined) = (offset, 0, false);
         while !data.is_empty() {

@@ -98,8 +98,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // At each offset without a gathered byte or a byte in flight, the disks must have the newest byte. No byte may
-        // appear that no program wrote.
+        // At each offset without a gathered byte or a byte in flight, the servers' disks must have the newest byte.
+        // The disks must not have a byte that no program wrote.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {

@@ -47,8 +47,8 @@ const LOADED: u64 = 4;
 /// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when the mgr's queue delay is at
 /// most the quotient.
 const CALM: u64 = 8;
-/// Reciprocal of the weight of a sample that exceeds the average service time of an unloaded mgr. The weight is small,
-/// because such a sample may be due to load that the mgr has not reported yet.
+/// Reciprocal of the weight of a sample in the moving average for an unloaded mgr, if the sample exceeds the average.
+/// The weight is small, because such a sample may be due to load that the mgr has not reported yet.
 const RELUCTANCE: u64 = 64;
 /// Divisor of the direct path's service time: the mgr stops counting as overloaded when the mgr's queue delay is at
 /// most the quotient.
@@ -166,8 +166,8 @@ impl Auto {
     /// select, as a probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if all requests are
     /// answered.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> ThresholdChoice {
-        // If the oldest request has waited longer than the longest service time of the mgr, the excess is due to the
-        // queue delay.
+        // If the oldest unanswered request has waited longer than the longest service time of the mgr, the excess is
+        // due to the queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -208,7 +208,7 @@ impl Auto {
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
-            // The average of this path is old, so the new sample gets half of the weight.
+            // The moving average of this path's service time is old, so the new sample gets half of the weight.
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => {
                 let weight = WEIGHT.min(u64::from(service.samples) + 1);
@@ -328,7 +328,7 @@ mod tests {
     /// The thresholds that are at most one size class away from 25,000 bytes, where the paths take equally long.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// Returns the path that a request takes. This is the probed path if `auto` requests a probe.
+    /// Returns the path that a request takes. If the adaptive threshold asks for a probe, this is the path to probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let choice = auto.ask(len, Duration::ZERO);
         choice.probe.unwrap_or(path(len, choice.t))
@@ -354,8 +354,8 @@ mod tests {
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
         // Simulate a slow mgr: every request is faster on the direct path. With the surcharge on short requests, the
-        // mgr path wins for the shortest requests. For requests of up to 8192 bytes the difference is below the
-        // hysteresis margin.
+        // mgr path wins for the shortest requests. For requests of up to 8192 bytes, the two paths differ by less
+        // than the hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
         // Simulate a mgr that is so slow that all requests take the direct path.
@@ -479,7 +479,8 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // In this call, the mgr has answered all requests, so T returns to its value before the overload.
+        // The argument zero says that the mgr has answered all requests, so T returns to its value before the
+        // overload.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
