@@ -48,7 +48,7 @@ impl Default for Memory {
 /// The reason why a check of the metadata store ended early.
 enum End {
     Broken(Broken),
-    /// The caller's sink returned [`Walk::Stop`].
+    /// The caller's sink ended the check: it returned [`Walk::Stop`].
     Enough,
 }
 
@@ -62,7 +62,7 @@ impl From<Unreadable> for End {
     fn from(cause: Unreadable) -> Self {
         match cause {
             Unreadable::Broken(broken) => End::Broken(broken),
-            // The damage in the database hides all later records of the key range, so the check cannot read them and
+            // Damage in the database hides all later records of the key range, so the check cannot read them and
             // ends.
             damage => End::Broken(Broken::new(damage)),
         }

@@ -95,7 +95,8 @@ pub enum Write {
     Delete,
     /// Sets the record to the result of the store's [`MergeFn`] for the current value and this delta.
     ///
-    /// Changes that commute are merges and have no precondition on the record, so concurrent writers do not conflict.
+    /// A merge suits changes that commute: it needs no precondition on the record, so concurrent writers do not
+    /// conflict.
     Merge(Bytes),
 }
 
@@ -112,8 +113,8 @@ pub struct Batch {
     /// Whether the store reports the outcome only when the batch is durable. A batch without this flag becomes durable
     /// with a later durable batch or with [`Engine::settle`].
     pub durable: bool,
-    /// Whether a nearly full store still accepts the batch, because the batch belongs to a removal or a recovery. Such
-    /// a batch eventually frees space, or is necessary for a removal and adds no lasting record.
+    /// Whether a nearly full store still accepts the batch. This is set if the batch eventually frees space, or if a
+    /// removal or a recovery needs the batch.
     pub frees: bool,
 }
 

@@ -354,8 +354,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Searches up to `max` directory entries after the position `after` (directory and cookie; zeros at the start).
-    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of the directory `within`. The
-    /// cost is linear in the number of entries searched.
+    /// Returns the entries that refer to a file in `ids`. If `within` is given, returns only entries of this
+    /// directory. The cost is linear in the number of entries searched.
     pub fn names_of(
         &self,
         ids: &HashSet<FileId>,
@@ -569,11 +569,11 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Sets the layout of a regular file that has no layout with objects yet. Returns the layout that the file has
-    /// afterwards.
+    /// after this operation.
     ///
     /// If the file is inline, the result also contains the inline bytes, which the caller must write to the objects.
-    /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The returned
-    /// attributes are the attributes of the file before the operation.
+    /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The
+    /// returned attributes are the attributes of the file before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,

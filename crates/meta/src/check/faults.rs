@@ -100,7 +100,7 @@ pub enum Fault {
     },
     /// The entry count in a directory's inode differs from the number of its entries.
     Entries {
-        /// Number of the directory's inode.
+        /// Inode number of the directory.
         dir: FileId,
         /// The entry count recorded in the directory's inode.
         told: u64,
@@ -109,7 +109,7 @@ pub enum Fault {
     },
     /// The subdirectory count in a directory's inode differs from the number of its subdirectories.
     Subdirs {
-        /// Number of the directory's inode.
+        /// Inode number of the directory.
         dir: FileId,
         /// The subdirectory count recorded in the directory's inode.
         told: u32,
@@ -118,7 +118,7 @@ pub enum Fault {
     },
     /// The totals (count and length) of the extended attributes in a file's inode are wrong.
     Xattrs {
-        /// Number of the file's inode.
+        /// Inode number of the file.
         id: FileId,
         /// The totals of extended attributes recorded in the inode.
         told: XattrTally,
@@ -170,7 +170,7 @@ pub enum Fault {
     StrayIntent {
         /// Inode number of the file, from the key of the intent.
         id: FileId,
-        /// Number of the intent's kind, as `Intent::kind` returns it.
+        /// Number of the intent's kind, which says what kind of operation is unfinished.
         kind: u8,
     },
 }

@@ -11,7 +11,7 @@ use types::{FileId, FileKind};
 const TAGS: &[u8] = b"bdfginorsuwx";
 
 impl Check<'_> {
-    /// Checks everything except inodes and directory entries.
+    /// Checks all records except those of inodes and directory entries.
     pub(super) fn lists(&mut self) -> Checked {
         self.unknown()?;
         self.opaque()?;

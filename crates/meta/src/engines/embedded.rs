@@ -159,7 +159,8 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Remove the incomplete files. Otherwise the next attempt to create the store would fail.
+                // Remove the files of the incomplete store. Otherwise the next attempt to create the store would
+                // fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }

@@ -65,8 +65,9 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Records the file length for which every object of a file is durably long enough, from the statement `known`. No
-    /// attribute that clients see changes. A crash may lose the recorded length, but no data.
+    /// Updates the recorded file length for which every object of a file is durably long enough. `known` is the
+    /// caller's statement about the lengths of the objects. No attribute that clients see changes. A crash may lose
+    /// the recorded length, but no data.
     pub async fn record_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

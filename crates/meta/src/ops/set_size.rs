@@ -25,7 +25,8 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Records the file length for which every object of a file is durably long enough, from the statement `known`.
+/// Updates the recorded file length for which every object of a file is durably long enough. `known` is the caller's
+/// statement about the lengths of the objects.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
     // A nearly full store accepts this batch, because otherwise an fsync could fail for lack of space for this record.

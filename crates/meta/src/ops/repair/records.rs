@@ -103,7 +103,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The file size was in the lost record. The intent makes the mgr query the iods for the size.
+            // The lost tail record had the file size. The intent `Written` makes the mgr query the iods for the size.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
