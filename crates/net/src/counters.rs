@@ -55,8 +55,8 @@ pub struct Traffic {
     pub memory_held: u64,
     /// The largest value that `memory_held` has had.
     pub memory_most: u64,
-    /// Number of panics: of calls, to which the server replied with SYSTEM_ERR, and of background tasks, which the
-    /// process restarted.
+    /// Number of panics in calls (to which the server replied with SYSTEM_ERR) and in background tasks (which the
+    /// process restarted).
     pub panics: u64,
 }
 

@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Tasks {
     live: Vec<AbortHandle>,
-    /// Length of the list `live` above which the group removes finished tasks from the list.
+    /// Number of entries in the list `live` above which the group removes finished tasks from the list.
     tidy_at: usize,
 }
 

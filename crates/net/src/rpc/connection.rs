@@ -71,7 +71,7 @@ pub struct CallContext {
 /// The reply to a call that the peer executed.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The encoded results. Opaque data decoded from it share the memory of the receive buffer.
+    /// The encoded results. Opaque data decoded from the results share the memory of the receive buffer.
     pub body: Reader,
 }
 
@@ -585,7 +585,8 @@ impl Link {
             Err(refusal) => encode(refusal.to_stat()),
         };
         if let Some(charge) = &hold.charge {
-            // The call has freed the memory of its arguments, so reduce the charge to the memory of the reply.
+            // The call has freed the memory of its arguments, so reduce the reserved memory (the charge) to the
+            // length of the reply.
             charge.resize(message.len());
         }
         // The send fails if the connection has ended. Ignore the error, because then no peer waits for the reply.

@@ -40,7 +40,7 @@ pub(crate) struct Outbox {
     /// lock.
     taken: Mutex<VecDeque<Part>>,
     wake: Notify,
-    /// Time limit for the peer to accept the oldest part of a message in the queue completely.
+    /// Time limit for the peer to accept all bytes of the oldest message part in the queue.
     stall: Duration,
     /// Number of parts of messages that were sent completely.
     left: AtomicU64,
