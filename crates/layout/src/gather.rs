@@ -112,14 +112,15 @@ impl Gather {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
 
-    /// Returns an upper bound for the growth of [`Self::weight`] by a write of `len` bytes.
+    /// Returns an upper bound for the growth of [`Self::weight`] (the memory that the bytes use) by a write of `len`
+    /// bytes.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
         // A vector may double its capacity when it grows, so count the bytes of the write twice.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Returns whether any byte that `part` selects is gathered or in flight.
+    /// Returns whether any byte of the selection `part` is gathered or in flight.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -174,7 +175,7 @@ impl Gather {
     }
 
     /// Reports that sending failed. The bytes in flight become gathered bytes again, except where newer writes cover
-    /// them. The caller must send them again at the time `due`.
+    /// them. The caller must send these bytes again at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {
@@ -185,7 +186,7 @@ impl Gather {
         }
     }
 
-    /// Returns the window number and the file offset of each chunk of gathered bytes that `wanted` selects.
+    /// Returns the window number and the file offset of each chunk of gathered bytes for which `wanted` returns true.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -284,7 +285,7 @@ impl Window {
     }
 }
 
-/// Returns the file ranges of `runs`, which must be in file order. Joins contiguous ranges.
+/// Returns the file ranges of the written bytes `runs`, which must be in file order. Joins contiguous ranges.
 pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     for run in runs.iter().map(Run::range) {
@@ -296,7 +297,8 @@ pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     ranges
 }
 
-/// Returns the bytes of `runs` that lie in `range`, as slices without a copy. The runs must be in file order.
+/// Returns the bytes of `runs` that lie in the file range `range`, as slices without a copy. `runs` must be in file
+/// order.
 pub fn slices(runs: &[Run], range: ByteRange) -> impl Iterator<Item = Bytes> {
     let first = runs.partition_point(|run| run.range().end() <= range.offset);
     runs[first..].iter().map_while(move |run| {

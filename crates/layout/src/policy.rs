@@ -233,8 +233,8 @@ impl Part {
         found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// Returns the policy setting if `name` is a deprecated name of it, so that the caller can warn the user. `name`
-    /// may have the same forms as in [`Part::named`].
+    /// Returns the policy setting if `name` is a deprecated name of the setting, so that the caller can warn the
+    /// user. `name` may have the same forms as in [`Part::named`].
     pub fn formerly_named(name: &[u8]) -> Option<Part> {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }

@@ -8,7 +8,7 @@ const STREAMS: usize = 4;
 /// Number of requests after the first one that must match a sequential or strided pattern before read-ahead begins.
 const HITS: u32 = 2;
 /// Initial read-ahead window of a sequential stream, in bytes. The window doubles while the reader continues the
-/// stream, up to the limit.
+/// stream, up to the maximum read-ahead.
 const FIRST: u64 = 64 << 10;
 /// Maximum number of records (the bytes of one request each) that are read ahead for a strided reader.
 const RECORDS: u64 = 16;

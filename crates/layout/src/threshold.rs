@@ -11,7 +11,7 @@ pub use auto::Auto;
 use types::ByteRange;
 
 /// Block size of the iods' file systems, in bytes. Ranges whose mean length is below a block take the direct path as
-/// list I/O only if each request has [`LIST_RANGES`] or more of them.
+/// list I/O only if each request has at least [`LIST_RANGES`] ranges.
 const LIST_BLOCK: u64 = 4096;
 /// A list I/O request with at least this many ranges takes the direct path, however short the ranges are.
 const LIST_RANGES: u64 = 32;
@@ -58,7 +58,7 @@ impl From<u64> for ThresholdChoice {
 }
 
 /// Divides gathered ranges into ranges for the direct path and ranges for the mgr path. If `choice` asks for a probe,
-/// also sends ranges on the path to probe. See [`divide`].
+/// assigns ranges to the path to probe. See [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
     choice: ThresholdChoice,

@@ -210,7 +210,7 @@ pub struct Body {
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
-    /// For each device, in the order of object indices: the authenticator that the client puts into `capability` in
+    /// For each device, in the order of object indices: the authenticator that the client puts into the capability in
     /// requests to this device.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
     /// Lifetime of the capability in seconds. The lifetime begins when the mgr sends the reply with this layout.
@@ -265,15 +265,15 @@ pub struct Update {
     /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods. If
     /// some bytes are not durable, an iod may still lose them, and the client may send them again.
     pub durable: bool,
-    /// Whether the mgr must query the iods for the file size and ignore the size in this LAYOUTCOMMIT. The client sets
-    /// this if it has lost the layout under which it wrote, because other clients may have truncated the file since
-    /// these writes.
+    /// Whether the mgr must query the iods for the file size and ignore the size in this LAYOUTCOMMIT. The client
+    /// sets this field if it has lost its layout after its writes, because other clients may have truncated the file
+    /// since these writes.
     pub measure: bool,
-    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it has
-    /// abandoned write requests that may still reach an iod.
+    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this field after
+    /// it has abandoned write requests that may still reach an iod.
     pub fence: bool,
-    /// Whether the file may have holes. The client sets this if it wrote beyond the end of the file or deallocated a
-    /// range.
+    /// Whether the file may have holes. The client sets this field if it wrote beyond the end of the file or
+    /// deallocated a range.
     pub holes: bool,
     /// Whether every object has at least the length that it has in a file without holes that ends at the last byte of
     /// this LAYOUTCOMMIT. Meaningful only if `durable` is set.

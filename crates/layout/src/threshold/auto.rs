@@ -29,11 +29,11 @@ const PROBE_LONG: u32 = 32;
 const KNOWN: u32 = 2;
 /// Reciprocal of the surcharge on the measured time of short requests on the direct path.
 ///
-/// A short request on the direct path costs more than the client can measure, because the mgr could have joined it with
-/// writes of other clients. Without the surcharge, every client chooses the direct path for a small gain, and all
-/// clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct path, each write
-/// took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by changing to the direct
-/// path.
+/// A short request on the direct path costs more than the client can measure, because the mgr could have joined the
+/// request with writes of other clients. Without the surcharge, every client chooses the direct path for a small
+/// gain, and all clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct
+/// path, each write took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by
+/// changing to the direct path.
 const SPARED: u64 = 3;
 /// Maximum length in bytes of a request that counts as short.
 const SHORT_MAX: u64 = 64 << 10;
@@ -69,16 +69,16 @@ struct Service {
     age: u32,
 }
 
-/// An adaptive threshold T. It follows the size at which the service times of the two paths cross, with hysteresis.
+/// An adaptive threshold T, which follows the request size at which both paths take equally long, with hysteresis.
 ///
-/// The client measures the time of each request, and the mgr reports its queue delay: how long requests wait before the
-/// mgr processes them. The delay is the same for all sizes. The client subtracts the reported delay from the measured
-/// times, and adds the current delay when it compares the paths. So when the mgr becomes busy, all times of the mgr
-/// path rise at once, and T decreases.
+/// The client measures the time of each request, and the mgr reports its queue delay: how long requests wait before
+/// the mgr processes them. The delay is the same for all sizes. The client subtracts the reported delay from the
+/// measured times, and adds the current delay when it compares the paths. So when the mgr becomes busy, all times of
+/// the mgr path rise at once, and T decreases.
 ///
 /// T is the boundary between two size classes that minimizes the total time of one request of each class. While the
-/// queue delay exceeds the service time of the direct path, the mgr is overloaded and T is 0. A small share of the
-/// requests probes the other path, to measure its service time.
+/// queue delay exceeds the service time of the direct path, the mgr is overloaded and T is 0. A few requests probe
+/// the path that T does not select, to measure the service time of this path.
 #[derive(Clone, Debug)]
 pub struct Auto {
     /// Measured service times by size class; index 0 is the mgr path, index 1 the direct path.
@@ -264,8 +264,9 @@ impl Auto {
     }
 
     /// Returns the times of a request of this size class on the mgr path and on the direct path, with queue delay and
-    /// surcharge. `None` if it is not known which path is faster. If one path has no measurement, the time of a larger
-    /// size class on this path is an upper bound. The bound suffices if it is below the time of the other path.
+    /// surcharge. Returns `None` if the measurements do not show which path is faster. If one path has no
+    /// measurement, the time of a larger size class on this path is an upper bound. The bound suffices if it is below
+    /// the time of the other path.
     fn times(&self, class: usize) -> Option<[u64; 2]> {
         let known = |class: usize, way: usize| {
             let service = &self.services[class][way];
