@@ -188,12 +188,13 @@ impl<E: Engine> Namespace<E> {
         self.shared.format.created
     }
 
-    /// Makes all change attributes larger than those that earlier starts of the mgr returned. `start` is the number of
-    /// this start, and must exceed the number of every earlier start. As a result, clients revalidate everything that
-    /// they cached.
+    /// Makes all change attributes larger than those that earlier starts of the mgr returned. `start` is the number
+    /// of this start, and must exceed the number of every earlier start. As a result, clients revalidate everything
+    /// that they cached.
     ///
-    /// The mgr calls this before it returns any attribute. A power failure may have lost changes that were not durable
-    /// yet. Without the larger values, a later change could get the change attribute of a lost change.
+    /// The mgr calls this function before it returns attributes to clients. A power failure may have lost changes
+    /// that were not durable yet. Without the larger values, a later change could get the change attribute of a lost
+    /// change.
     pub fn begin(&self, start: u32) {
         self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
@@ -589,9 +590,10 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
     }
 
-    /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
-    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the write is
-    /// also durable on completion; otherwise it becomes durable as a change by [`Self::record_write`] does.
+    /// Writes to a regular file that has no objects. If the file has objects, or the write extends the file beyond
+    /// `most` bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the
+    /// write is also durable on completion; otherwise the write becomes durable as a change by [`Self::record_write`]
+    /// does.
     pub async fn write_inline(
         &self,
         cred: &Cred,

@@ -35,8 +35,8 @@ pub(crate) enum Touch {
 /// A callback that receives a key and its value. An error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// The results of the merge operations of a committed batch. The operation that built the batch computes its own result
-/// from them.
+/// The results of the merge operations of a committed batch. From these results, the operation that built the batch
+/// computes its own result.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
@@ -146,8 +146,8 @@ impl<'a> Tx<'a> {
         schema::bucket(self.cookies, name)
     }
 
-    /// Returns the core record of an inode, without a precondition: a concurrent batch may change it. `Stale` if the
-    /// inode does not exist.
+    /// Returns the core record of an inode, without a precondition: a concurrent batch may change the record. `Stale`
+    /// if the inode does not exist.
     pub(crate) fn core(&self, id: FileId) -> Result<Core, Status> {
         self.record(&schema::core_key(id))?.ok_or(Status::Stale)
     }

@@ -163,7 +163,7 @@ pub enum Fault {
     },
     /// The list of doomed files (files whose objects are to be deleted) has a file that still exists.
     DoomedAlive {
-        /// Number of the inode that still exists although it is in the list of doomed files.
+        /// Number of the inode that still exists although the list of doomed files has it.
         id: FileId,
     },
     /// An intent exists for a file that is missing or is not a regular file.
@@ -202,7 +202,8 @@ pub enum Mended {
 }
 
 impl Fault {
-    /// Returns the code of the fault: a word that scripts can use, because it is the same in every version of Weir.
+    /// Returns the code of the fault: a word that scripts can use, because the code is the same in every version of
+    /// Weir.
     pub fn code(&self) -> &'static str {
         match self {
             Fault::Record { .. } => "record-damaged",

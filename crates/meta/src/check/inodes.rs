@@ -182,8 +182,8 @@ impl Check<'_> {
             let Some(value) = self.read(&schema::core_key(id))? else { continue };
             let Some(core) = Core::look(&value) else { continue };
             match (core.kind(), found) {
-                // A regular file without directory entries must be in the orphan list, which the check of core records
-                // has already verified.
+                // A regular file without directory entries must be in the orphan list. The check of core records has
+                // already verified this.
                 (FileKind::Regular, 0) if told == 0 => {}
                 (_, 0) => self.found(Fault::Nameless { id, core: value })?,
                 (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,

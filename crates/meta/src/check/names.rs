@@ -73,8 +73,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the inode to which a directory entry refers: the inode must exist and have the file kind in the entry. If
-    /// the inode is a directory, the parent that it records must be the directory with this entry.
+    /// Checks the inode to which a directory entry refers: the inode must exist and have the file kind in the entry.
+    /// If the inode is a directory, the parent recorded in the inode must be the directory with this entry.
     fn target(&mut self, at: At) -> Checked {
         let core = match self.inode(at.child)? {
             Seen::Absent => return self.found(Fault::Dangling { at }),

@@ -57,8 +57,8 @@ pub struct Embedded {
 }
 
 struct Shared {
-    /// The memtable holds snapshots of the database. It is declared before the database, so it is dropped before the
-    /// database is closed.
+    /// The memtable holds snapshots of the database. This field is declared before the database, so Rust drops the
+    /// memtable before it drops and closes the database.
     recent: Memtable,
     database: Guarded,
     queue: Arc<Queue>,
@@ -131,8 +131,9 @@ fn log_path(path: &Path) -> PathBuf {
 }
 
 impl Embedded {
-    /// Creates an empty store at `path`, which must not exist. The batch log is created next to it, with the file
-    /// extension `log`. The permission bits of both files let only the owner use them, whatever the umask is.
+    /// Creates an empty store at `path`, which must not exist. The batch log is created next to the database file,
+    /// with the file extension `log`. The permission bits of both files let only the owner use them, whatever the
+    /// umask is.
     ///
     /// `id` is the random id of the store.
     pub fn create(path: &Path, id: [u8; 16], merge: MergeFn) -> Result<Self, StoreError> {

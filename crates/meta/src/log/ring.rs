@@ -110,7 +110,7 @@ impl Log {
     }
 
     /// Returns the anchor (replay position) after the last record. The store must save this anchor in the same
-    /// transaction as the changes of this record.
+    /// transaction as the changes of the last record.
     pub fn anchor(&self) -> Anchor {
         self.now
     }
@@ -158,8 +158,8 @@ impl Log {
         Ok(())
     }
 
-    /// Reads the record at `position` in the ring, which may have at most `most` bytes; `None` if there is no complete
-    /// record.
+    /// Reads the record at `position` in the ring. Returns `None` if there is no complete record of at most `most`
+    /// bytes.
     fn read(&self, position: u64, most: u64) -> io::Result<Option<(Head, Bytes)>> {
         if most < BLOCK {
             return Ok(None);

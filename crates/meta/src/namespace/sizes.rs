@@ -9,11 +9,11 @@ use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Records a write that ended at the file offset `to` and whose bytes are durable on iods. The file size grows to
-    /// `to` if it is smaller. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
+    /// Records a write that ended at the file offset `to` and whose bytes are durable on iods. A file size below `to`
+    /// grows to `to`. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
     ///
-    /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never conflict
-    /// with one another.
+    /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never
+    /// conflict with one another.
     pub async fn set_size(
         &self,
         cred: &Cred,

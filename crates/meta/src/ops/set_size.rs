@@ -8,12 +8,12 @@ use crate::schema::{SizeDelta, TailDelta, Whole, WriteEnd};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT of
-/// the writer. On completion, the change is visible but not durable. Changes nothing if the file size is already at
-/// least `end`.
+/// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT
+/// of the writer. On completion, the change is visible but not durable. Changes nothing if the file size is already
+/// at least `end`.
 ///
-/// The batch has preconditions on size and times. So it never overwrites the size or the times that a concurrent
-/// LAYOUTCOMMIT or SETATTR sets.
+/// The batch has preconditions on size and times. So the batch never overwrites the size or the times that a
+/// concurrent LAYOUTCOMMIT or SETATTR sets.
 pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     let core = tx.rely_on(id)?;
     let tail = tx.rely_on_tail(id)?;

@@ -1,5 +1,6 @@
-//! The two records of an inode. The core record (type, owner, layout) seldom changes, and batches have preconditions on
-//! its value. The tail record (size, times, change attribute) changes often, and batches change it by merge operations.
+//! The two records of an inode. The core record (type, owner, layout) seldom changes, and batches have preconditions
+//! on its value. The tail record (size, times, change attribute) changes often, and batches change the tail record by
+//! merge operations.
 
 use super::{Record, get_option, get_time, put_option, put_time};
 use crate::Layout;

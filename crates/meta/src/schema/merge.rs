@@ -78,8 +78,8 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what the write implies for holes and object lengths. A `WriteEnd` that was converted from a
-/// plain number implies nothing about holes or object lengths.
+/// The end of a write, and what the write implies for holes and object lengths. A `WriteEnd` that was converted from
+/// a file offset alone implies nothing about holes or object lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteEnd {
     /// File offset after the last written byte.

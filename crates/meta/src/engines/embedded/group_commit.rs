@@ -108,7 +108,7 @@ impl GroupCommit {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // The next commit will make a checkpoint, which takes long, so leave the checkpoint to the writer's thread.
+            // The next commit will make a checkpoint, which takes long, so leave this commit to the writer's thread.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };

@@ -23,7 +23,7 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 /// The work that one call of [`Stepper::step`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing: the queue is empty and no checkpoint is due.
+    /// The call did nothing, because the queue is empty and no checkpoint is due.
     Idle,
     /// The writer applied or refused this number of batches, and sent their outcomes.
     CommitGroup(usize),
@@ -206,7 +206,7 @@ impl Writer {
         match outcomes {
             Ok(outcomes) => {
                 for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    // Ignore an error of the send: it means only that the caller has dropped its `Pending`.
+                    // Ignore an error of the send: the send fails only if the caller has dropped its `Pending`.
                     let _ = job.answer.send(outcome);
                 }
             }

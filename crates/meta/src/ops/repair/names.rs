@@ -83,8 +83,8 @@ pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Moves a directory entry to a cookie that the hash of its name allows. If the name is invalid, first replaces it with
-/// a generated name.
+/// Moves a directory entry to a cookie that the hash of its name allows. If the name is invalid, first replaces the
+/// name with a generated name.
 pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -96,8 +96,8 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // Another entry of the directory has this name, and lookups find the other entry. So remove the misplaced
-        // entry.
+        // Another entry of the directory has this name, and lookups find the other entry. So remove the entry whose
+        // cookie does not fit the name.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));

@@ -178,7 +178,7 @@ pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a file from the orphan list, because it has directory entries, is not a regular file, or is missing.
+/// Removes a file from the orphan list, because the file has directory entries, is not a regular file, or is missing.
 pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
     if matches!(tx.get(&key), Ok(None)) {
