@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Returns whether this process trusts a server that runs as `user`: it trusts root and its own user.
+/// Returns whether this process trusts a server that runs as `user`. The process trusts root and its own user.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }

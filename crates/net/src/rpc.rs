@@ -94,7 +94,8 @@ impl Refusal {
 pub struct Limits {
     /// Maximum length of a record in bytes, sent or received. A peer that sends a longer record is disconnected.
     pub record_max: usize,
-    /// Maximum number of calls in progress on one connection in each direction. Further calls wait for a slot.
+    /// Maximum number of calls in progress on one connection, for incoming calls and for outgoing calls separately.
+    /// Further calls wait for a slot.
     pub in_flight: usize,
     /// Maximum number of connections of a server. The server closes further connections at once.
     pub connections_max: usize,

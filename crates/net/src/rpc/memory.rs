@@ -295,8 +295,8 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // 500 KiB are free. An eighth of this is less than the connection `one` already holds, so `one` gets no more
-        // memory.
+        // After this drop, 600 KiB are free. The connection `one` already holds more than an eighth of this memory,
+        // so `one` gets no more memory.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);
