@@ -1,12 +1,13 @@
 //! Write gathering for one file: which written bytes stay in memory, when the client or the mgr must send them, and
 //! which writes merge.
 //!
-//! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
-//! belong to windows: consecutive file ranges of equal length. As soon as a window is full, the caller sends the
-//! window, as whole stripe units. The caller sends all other windows when the oldest gathered byte has waited for the
-//! delay, or when another operation needs the bytes on the servers. Bytes in flight stay in memory until the servers
-//! have them. If sending fails, the bytes in flight become gathered bytes again, except where newer writes cover them.
-//! Gaps between written bytes are never filled: the caller sends only bytes that a program wrote.
+//! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range.
+//! Chunks belong to windows: consecutive file ranges of equal length. As soon as a window is full, the caller sends
+//! the window, as whole stripe units. The caller sends all other windows when the oldest gathered byte has waited for
+//! the gather delay, or when another operation needs the bytes on the servers. Bytes in flight stay in memory until
+//! the servers have acknowledged them. If sending fails, the bytes in flight become gathered bytes again, except
+//! where newer writes cover them. Gaps between written bytes are never filled: the caller sends only bytes that a
+//! program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;

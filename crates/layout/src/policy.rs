@@ -2,12 +2,14 @@
 //!
 //! A policy consists of named [settings](Part), such as `stripe_unit`. Each setting can be set in several sources
 //! ([`Origin`]), always with the same syntax. Examples are an extended attribute of a directory, a mount option, and
-//! the environment. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276
-//! §5). The last source in the order of [`Origin`] overrides all other sources ([`merge`]).
+//! the environment. The extended attribute of the stripe unit is `user.weir.stripe_unit`; NFS carries names without
+//! the `user.` prefix (RFC 8276 §5). The last source in the order of [`Origin`] overrides all other sources
+//! ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
-//! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`]) from
-//! its directory. The placement of a file never changes. A change of any other setting takes effect at the next open.
+//! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`])
+//! from its directory. A later change of the policy does not change the placement of this file. A change of any other
+//! setting takes effect at the next open.
 
 mod origin;
 mod settings;
@@ -186,8 +188,8 @@ parts! {
     /// How long the mgr may hold small writes in memory to join them. Only the configuration file of the mgr can
     /// contain this setting (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
-    /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page` the kernel's page cache
-    /// reads ahead, with every other access method the client.
+    /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page`, the kernel's page cache
+    /// reads ahead; with every other access method, the client reads ahead.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, such as 128K or 1M";
 }
 
@@ -255,8 +257,8 @@ impl Part {
         format!("{PREFIX}{}", self.name())
     }
 
-    /// Returns whether the policy setting belongs to placement: how the bytes of a file lie on iods. The placement of a
-    /// file is fixed at its creation.
+    /// Returns whether the policy setting belongs to placement: how the bytes of a file lie on iods. A change of the
+    /// policy does not change the placement of existing files.
     pub fn is_placement(self) -> bool {
         matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
     }

@@ -192,7 +192,8 @@ proptest! {
         world.end();
     }
 
-    /// `slices` must return the bytes of the runs in a range, wherever the run boundaries are.
+    /// The function `slices` must return the written bytes in a range, however the written bytes are divided into
+    /// runs.
     #[test]
     fn ranges_and_slices_of_runs_match_a_flat_model(
         parts in prop::collection::vec((0u64..4, 1usize..50), 1..12),

@@ -16,15 +16,15 @@ const WEIGHT: u64 = 8;
 /// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the service time
 /// of the requests that would take another path.
 const MARGIN: u64 = 8;
-/// Probe interval, in requests, while the measurements of the path that T does not select are old: one of so many
-/// requests takes that path as a probe.
+/// Probe interval, in requests, for a path with old measurements. While the measurements of the path that T does not
+/// select are old, one of so many requests takes this path as a probe.
 const PROBE: u32 = 64;
 /// Probe interval for short requests, in requests, while the path that T does not select has too few samples.
 const PROBE_FIRST: u32 = 8;
 /// Probe interval for long requests, in requests, while the path that T does not select has no sample. The interval is
 /// larger than for short requests, because a long request is expensive on the slower path.
 const PROBE_LONG: u32 = 32;
-/// Number of samples from which on the measured service time of a path is reliable for short requests. For long
+/// Number of samples after which the measured service time of a path is reliable for short requests. For long
 /// requests, one sample is enough.
 const KNOWN: u32 = 2;
 /// Reciprocal of the surcharge on the measured time of short requests on the direct path.
@@ -65,7 +65,7 @@ struct Service {
     calm: u64,
     /// Number of samples of this path and size class.
     samples: u32,
-    /// Number of samples of the other of the two paths, in this size class, since the last sample of this path.
+    /// Number of samples of the other path, in this size class, since the last sample of this path.
     age: u32,
 }
 
