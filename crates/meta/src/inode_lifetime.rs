@@ -67,8 +67,8 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
-/// An inode that loses a name in the current batch. [`Self::settle`] computes its attributes once the batch is
-/// committed.
+/// An inode that loses a name in the current batch. [`Self::settle`] computes the attributes of the inode once the
+/// batch is committed.
 pub(crate) struct Lost {
     id: FileId,
     core: Core,

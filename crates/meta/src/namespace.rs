@@ -29,8 +29,8 @@ mod sizes;
 
 /// Maximum number of attempts of an operation whose batches conflict; the caller then gets [`Status::Delay`].
 ///
-/// Of several conflicting batches, one succeeds in each commit group of the store. So an operation reaches this limit
-/// only if the store is damaged.
+/// Of several conflicting batches, one succeeds in each commit group of the store, so an operation normally needs
+/// only a few attempts.
 const RUNS_MAX: usize = 10_000;
 
 /// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
@@ -323,8 +323,8 @@ impl<E: Engine> Namespace<E> {
     /// Returns up to `max` entries of a directory (at most [`limits::READDIR_MAX`]) that follow the cookie `after`; 0
     /// means the start. The caller needs read permission on `dir`.
     ///
-    /// Calls that read the whole directory return every entry that exists all the time exactly once, even if other
-    /// entries are added or removed meanwhile.
+    /// Calls that read the whole directory return each entry exactly once if the entry exists during all of these
+    /// calls, even if other entries are added or removed meanwhile.
     pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
         self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
     }
@@ -617,8 +617,9 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }
 
-    /// Raises the fencing generation of a regular file. Iods that have received the new generation refuse rights of
-    /// older generations. The intent [`Intent::Fence`] remains until the caller has sent the generation to all iods.
+    /// Raises the fencing generation of a regular file. Iods that have received the new generation refuse
+    /// capabilities of older generations. The intent [`Intent::Fence`] remains until the caller has sent the
+    /// generation to all iods.
     pub async fn fence(&self, now: Timestamp, id: FileId) -> Result<Generation, Status> {
         self.change(&Cred::root(), now, |tx| ops::fence::plan(tx, id)).await
     }

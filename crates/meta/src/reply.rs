@@ -234,8 +234,8 @@ pub struct FileState {
     pub size: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// File length for which the mgr knows that every object of the file is durably long enough; see
-    /// [`FileInfo::whole`].
+    /// File length for which the mgr knows that every object of the file is durably long enough; 0 if no such length
+    /// is known. See [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
     pub change: u64,

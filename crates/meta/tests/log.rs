@@ -172,7 +172,8 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
     let (disk, anchor, records) = laps();
     assert_eq!(replay(&disk, anchor).expect("replay"), records);
     let whole = bytes_of(&disk);
-    // `before` is the previous content of the blocks: zeros, other bytes, or records of another pass over the ring.
+    // `before` is the previous content of the torn blocks: zeros, other bytes, or records of another pass over the
+    // ring.
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor).expect("open");
     log.applied();
     (20..24).for_each(|n| append(&mut log, &numbered(n, 4000 * (n as usize % 3))));
@@ -278,8 +279,8 @@ fn a_record_that_does_not_fit_is_not_written() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Appends random records to rings of random size, with flushes and checkpoints in between. After a power cut that
-    /// keeps any part of the unflushed sectors, the replay must find all flushed records.
+    /// Appends random records to rings of random size, with flushes and checkpoints in between. After a power cut
+    /// that keeps a random part of the unflushed sectors, the replay must find all flushed records.
     #[test]
     fn a_power_cut_keeps_all_flushed_records(
         blocks in 1..12u64,

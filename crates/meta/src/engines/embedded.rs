@@ -260,8 +260,8 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // Ignore a panic of the writer's thread: the threads that submitted its batches have already received
-            // `Unknown`.
+            // Ignore a panic of the writer's thread: the threads that submitted its batches have already received the
+            // outcome `Unknown`.
             let _ = thread.join();
         }
     }

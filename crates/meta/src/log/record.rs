@@ -14,7 +14,8 @@ const MAGIC: [u8; 8] = *b"WEIRLOGR";
 /// Value of a length field that means that the key is deleted.
 const ABSENT: u32 = u32::MAX;
 
-/// The identity of a log record: its store, the run in which it was written, and its position in the log.
+/// The identity of a log record: the store, the run (the time between two opens of the store), and the position in
+/// the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Random id of the store.
@@ -37,7 +38,8 @@ pub struct Head {
     pub crc: u32,
     /// Length of the record in bytes, including the header and excluding the padding.
     pub len: u32,
-    /// The identity of the record: its store, the run in which it was written, and its position in the log.
+    /// The identity of the record: the store, the run (the time between two opens of the store), and the position in
+    /// the log.
     pub stamp: Stamp,
     /// Number of changes in the record.
     pub count: u32,
@@ -130,7 +132,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The record length fits in 32 bits (checked before), so the length of each value also does.
+        // The record length fits in 32 bits (checked before), so the length of each value also fits.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

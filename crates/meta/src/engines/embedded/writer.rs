@@ -93,7 +93,7 @@ struct Decided {
     changes: Changes,
 }
 
-/// How a commit group was committed: in the log or in the database, and whether with a flush.
+/// How a commit group was committed: in the log without a flush, in the log with a flush, or in the database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The changes of the commit group are in the log, which was not flushed.
@@ -242,7 +242,8 @@ impl Writer {
         let space = self.space(writes, now)?;
         let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
-            // A durable batch without changes, such as that of `settle`, makes all earlier batches durable.
+            // A durable batch without changes, such as the batch that `settle` submits, makes all earlier batches
+            // durable.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;

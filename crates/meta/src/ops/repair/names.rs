@@ -25,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a directory entry. Also changes the core record of the file to which the entry refers. So other repairs that
-/// are based on an older count of the file's entries conflict.
+/// Removes a directory entry. Also changes the core record of the file to which the entry refers. As a result, a
+/// repair that is based on an older count of the file's entries conflicts.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -243,7 +243,7 @@ pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<F
     tx.expect(Expect::Reads(key, core.clone()));
     let mut core = Core::from_value(core.clone())?;
     core.names = 1;
-    // Change the core record, so that other repairs that are based on an older count of the file's entries conflict.
+    // Change the core record, so that a repair that is based on an older count of the file's entries conflicts.
     core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
     if let Body::Directory { parent } = &mut core.body {
         *parent = lost;
