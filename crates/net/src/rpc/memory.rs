@@ -62,7 +62,7 @@ pub(crate) struct Account {
     closed: AtomicBool,
 }
 
-/// Bytes that a connection has reserved for a call. Dropping the charge releases the bytes.
+/// Bytes that a connection has reserved for a call. Dropping this value releases the bytes.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,
@@ -204,7 +204,7 @@ impl Account {
         Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
     }
 
-    /// Makes all waits of this connection for memory return, because the connection is closed.
+    /// Ends all waits of this connection for memory, because the connection is closed.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
         self.memory.freed.notify_waiters();
