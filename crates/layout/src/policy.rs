@@ -166,10 +166,12 @@ parts! {
     /// When a client requests the layout of a file (LAYOUTGET).
     LayoutWhen layout_when: LayoutWhen = LayoutWhen::Auto, values::layout_when, values::layout_when_text,
         "auto, open, first-io or a file size such as 1M";
-    /// The write threshold: gathered writes of fewer bytes take the mgr path, other writes the direct path to the iods.
+    /// The write threshold: gathered writes of fewer bytes than this threshold take the mgr path; all other writes
+    /// take the direct path to the iods.
     WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
         "a size such as 64K or 1M, 0 (never through the mgr), max (always) or auto";
-    /// The read threshold: reads of fewer bytes take the mgr path, other reads the direct path to the iods.
+    /// The read threshold: reads of fewer bytes than this threshold take the mgr path; all other reads take the
+    /// direct path to the iods.
     ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
         "a size such as 64K or 1M, 0 (never through the mgr) or max (always)";
     /// The access method: whether reads and writes use the page cache and write gathering.

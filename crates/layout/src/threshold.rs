@@ -43,7 +43,7 @@ const PROBE_MAX: u64 = 1 << 20;
 /// probe (to measure its service time).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThresholdChoice {
-    /// The threshold T in bytes: requests of fewer bytes take the mgr path.
+    /// The threshold T in bytes: requests of fewer than T bytes take the mgr path.
     pub t: u64,
     /// The path to probe, to measure the service time of this path; `None` for no probe. A probe of the direct path
     /// sends all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest

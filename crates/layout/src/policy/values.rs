@@ -174,7 +174,8 @@ pub(super) fn read_ahead(text: &str) -> Option<u64> {
     size(text).filter(|size| *size <= READ_AHEAD_MAX)
 }
 
-/// Parses a size in bytes that is at most the maximum file size. `None` for other texts and for larger sizes.
+/// Parses a size in bytes that is at most the maximum file size. Returns `None` for other texts and for sizes above
+/// this maximum.
 fn size(text: &str) -> Option<u64> {
     parse_size(text).filter(|size| *size <= FILE_SIZE_MAX)
 }

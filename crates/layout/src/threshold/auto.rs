@@ -420,7 +420,8 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr: requests take 600 us longer, in addition to the queue delay of 200 us that the mgr reports.
+        // A loaded mgr: requests take 600 us longer than without load, in addition to the queue delay of 200 us that
+        // the mgr reports.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
         // The first 20 requests of the load peak complete before the mgr reports the queue delay of this peak.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
@@ -513,8 +514,8 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // On the mgr path, only requests of 16 KiB were measured, and they were fast. Shorter requests take no longer,
-        // so shorter requests take the mgr path too.
+        // On the mgr path, only requests of 16 KiB were measured, and they were fast. Shorter requests take at most
+        // as long, so shorter requests take the mgr path too.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
             auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);
