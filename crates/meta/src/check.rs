@@ -191,8 +191,8 @@ impl Check<'_> {
     }
 }
 
-/// Returns the inode number in a key of at least nine bytes. For shorter keys returns 0, which is not the number of any
-/// inode.
+/// Returns the inode number in a key of at least nine bytes. For a key of fewer bytes, returns 0, which is not the
+/// number of any inode.
 fn inode_in(key: &[u8]) -> FileId {
     schema::id_of(key.get(..9).unwrap_or_default()).unwrap_or(FileId(0))
 }

@@ -83,8 +83,8 @@ enum LostTail {
 }
 
 impl Lost {
-    /// Returns how the batch deletes the file. Returns `None` if the file is not a regular file, or if the batch does
-    /// not delete it.
+    /// Returns how the batch deletes the file. Returns `None` if the batch does not delete the file, or if the file is
+    /// not a regular file.
     pub(crate) fn end(&self) -> Option<Ending> {
         self.end
     }

@@ -103,7 +103,7 @@ impl Head {
     }
 }
 
-/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` is shorter.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` has fewer than `N` bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;

@@ -47,7 +47,7 @@ pub enum SizeDelta {
     Keep,
     /// Sets the size to the given size. If this changes the size, the modification time becomes the given time.
     Set(u64, Timestamp),
-    /// Raises the size to the given size, if the current size is smaller.
+    /// Raises the size to the given size, if the current size is below the given size.
     Grow(u64),
     /// Raises the size as [`Self::Grow`] does, and records that the last byte before the given offset is durable on an
     /// iod.

@@ -51,8 +51,8 @@ impl<E: Engine> Pair<E> {
         pair
     }
 
-    /// Closes the store and opens it again. Returns a comparison of the reopened namespace with the same reference
-    /// model.
+    /// Closes the store and opens it again. Returns a comparison of the reopened namespace with the unchanged
+    /// reference model.
     pub fn reopen(self, reopen: &mut impl FnMut(Namespace<E>) -> E) -> Self {
         let Pair { real, model, ids, changes, now } = self;
         let (fsid, created) = (real.fsid(), real.created());

@@ -23,8 +23,8 @@ fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
         return crc32c(&joined[..2 + len]).to_be_bytes();
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    // The checksum also covers the length of the key. So a record with the same bytes, but another boundary between key
-    // and value, has a different checksum.
+    // The checksum also covers the length of the key. So two records with the same bytes, but with different
+    // boundaries between key and value, have different checksums.
     digest.update(&(key.len() as u16).to_be_bytes());
     digest.update(key);
     digest.update(value);
@@ -71,7 +71,8 @@ mod tests {
         for key in [&b"kez"[..], b"ke", b"keyv", b""] {
             assert_eq!(open(key, &sealed), None);
         }
-        // A record with the same bytes, but another boundary between key and value, does not match the checksum.
+        // A record with the same bytes, but with a different boundary between key and value, does not match the
+        // checksum.
         seal(b"keyv", b"alue", &mut sealed);
         assert_eq!(open(b"key", &[b"v", &sealed[..]].concat()), None);
         seal(b"", b"", &mut sealed);

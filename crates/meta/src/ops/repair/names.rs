@@ -10,7 +10,7 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// Maximum depth of a directory in the tree. A longer chain of parents must be a loop.
+/// Maximum depth of a directory in the tree. A chain of parents that is longer than this depth must be a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
 /// Returns whether the directory entry is unchanged since the check. If it is unchanged, adds a precondition on the
