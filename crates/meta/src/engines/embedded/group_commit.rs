@@ -28,7 +28,7 @@ impl CommitTime {
         let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
         // Only the thread that holds the lock of the writer updates the average. A sample has a weight of one eighth.
-        // So a single commit of eight milliseconds raises the average to the limit [`QUICK`], and only the writer's
+        // So a single commit of eight milliseconds raises the average to the limit `QUICK`, and only the writer's
         // thread commits. After some fast commits, threads that submit batches commit again.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
