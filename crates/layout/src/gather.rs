@@ -1,12 +1,13 @@
 //! Write gathering for one file: which written bytes stay in memory, when the client or the mgr must send them, and
 //! which writes merge.
 //!
-//! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
-//! belong to windows: consecutive file ranges of equal length. As soon as a window is full, the caller sends the
-//! window, as whole stripe units. The caller sends all other windows when the oldest gathered byte has waited for the
-//! delay, or when another operation needs the bytes on the servers. Bytes in flight stay in memory until the servers
-//! have them. If sending fails, the bytes in flight become gathered bytes again, except where newer writes cover them.
-//! Gaps between written bytes are never filled: the caller sends only bytes that a program wrote.
+//! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range.
+//! Chunks belong to windows: consecutive file ranges of equal length. As soon as a window is full, the caller sends
+//! the window, as whole stripe units. The caller sends all other windows when the oldest gathered byte has waited for
+//! the gather delay, or when another operation needs the bytes on the servers. Bytes in flight stay in memory until
+//! the servers have acknowledged them. If sending fails, the bytes in flight become gathered bytes again, except
+//! where newer writes cover them. Gaps between written bytes are never filled: the caller sends only bytes that a
+//! program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -24,9 +25,9 @@ const CROWDED: usize = 4;
 /// A run: consecutive bytes of a file, with their file offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// File offset of the first byte.
+    /// File offset of the first byte of the run.
     pub offset: u64,
-    /// The data of the run; never empty.
+    /// The bytes of the run; never empty.
     pub data: Bytes,
 }
 
@@ -44,7 +45,8 @@ pub enum Part {
     All,
     /// The chunks of gathered bytes that overlap this file range.
     Overlapping(ByteRange),
-    /// The windows (file ranges) that are full, or all gathered bytes if they exceed the memory limit.
+    /// The windows (file ranges of equal length) in which every byte is gathered, or all gathered bytes if they
+    /// exceed the memory limit.
     Full,
 }
 
@@ -111,14 +113,15 @@ impl Gather {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
 
-    /// Returns an upper bound for the growth of [`Self::weight`] by a write of `len` bytes.
+    /// Returns an upper bound for the growth of [`Self::weight`] (the memory that the bytes use) by a write of `len`
+    /// bytes.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
         // A vector may double its capacity when it grows, so count the bytes of the write twice.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Returns whether any byte that `part` selects is gathered or in flight.
+    /// Returns whether any byte of the selection `part` is gathered or in flight.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -173,7 +176,7 @@ impl Gather {
     }
 
     /// Reports that sending failed. The bytes in flight become gathered bytes again, except where newer writes cover
-    /// them. The caller must send them again at the time `due`.
+    /// them. The caller must send these bytes again at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {
@@ -184,7 +187,7 @@ impl Gather {
         }
     }
 
-    /// Returns the window number and the file offset of each chunk of gathered bytes that `wanted` selects.
+    /// Returns the window number and the file offset of each chunk of gathered bytes for which `wanted` returns true.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -209,8 +212,9 @@ impl Gather {
         self.held.range(range.offset / self.window..=last)
     }
 
-    /// Adds bytes to the gathered bytes. Where new and gathered bytes overlap, the new bytes win if `over` is set;
-    /// otherwise the gathered bytes stay. Returns whether the new bytes overlap or adjoin gathered bytes.
+    /// Adds bytes to the gathered bytes. The argument `over` says which bytes remain where new and gathered bytes
+    /// overlap: the new bytes if `over` is true, the gathered bytes if `over` is false. Returns whether the new bytes
+    /// overlap or adjoin gathered bytes.
     fn lay(&mut self, offset: u64, data: &[u8], over: bool) -> bool {
         let mut joined = false;
         let mut done = 0;
@@ -242,9 +246,9 @@ impl Window {
         chunks.filter(move |chunk| chunk.overlaps(range))
     }
 
-    /// Adds bytes to the chunks of this window. Where new bytes and a chunk overlap, the new bytes win if `over` is
-    /// set; otherwise the chunk stays. Returns the growth of memory in bytes, and whether the new bytes overlap or
-    /// adjoin a chunk.
+    /// Adds bytes to the chunks of this window. The argument `over` says which bytes remain where the new bytes and a
+    /// chunk overlap: the new bytes if `over` is true, the bytes of the chunk if `over` is false. Returns the growth
+    /// of memory in bytes, and whether the new bytes overlap or adjoin a chunk.
     fn lay(&mut self, offset: u64, mut data: &[u8], over: bool) -> (usize, bool) {
         let (mut at, mut grown, mut joined) = (offset, 0, false);
         while !data.is_empty() {
@@ -282,7 +286,7 @@ impl Window {
     }
 }
 
-/// Returns the file ranges of `runs`, which must be in file order. Joins contiguous ranges.
+/// Returns the file ranges of the written bytes `runs`, which must be in file order. Joins contiguous ranges.
 pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     for run in runs.iter().map(Run::range) {
@@ -294,7 +298,8 @@ pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     ranges
 }
 
-/// Returns the bytes of `runs` that lie in `range`, as slices without a copy. The runs must be in file order.
+/// Returns the bytes of `runs` that lie in the file range `range`, as slices without a copy. `runs` must be in file
+/// order.
 pub fn slices(runs: &[Run], range: ByteRange) -> impl Iterator<Item = Bytes> {
     let first = runs.partition_point(|run| run.range().end() <= range.offset);
     runs[first..].iter().map_while(move |run| {

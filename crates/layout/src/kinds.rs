@@ -1,9 +1,10 @@
-//! The registry of layout kinds. A kind defines the meaning of a `layouttype4` number, of the layout bodies, and of the
-//! stored layout record.
+//! The registry of layout kinds. A kind defines the meaning of a `layouttype4` number, of the layout bodies, and of
+//! the stored layout record.
 //!
 //! NFS carries a layout as a kind number and an opaque body. The namespace stores a layout as a kind number and an
 //! opaque record. The mgr and the clients decode bodies and records with this module. Weir's client uses the kinds of
-//! [`PREFERRED`]. The mgr offers the other kinds to kernel NFS clients, over the same objects.
+//! [`PREFERRED`]. The mgr offers the other kinds to kernel NFS clients. Layouts of all kinds lead to the same objects
+//! on the iods.
 
 pub mod files;
 pub mod flexfiles;

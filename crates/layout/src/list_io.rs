@@ -39,8 +39,8 @@ pub struct Request {
 /// Plans the requests that read or write `ranges` of a file.
 ///
 /// The plan processes the ranges in the given order, and orders the requests by the position of their first byte in
-/// `ranges`. So a client that sends the requests in this order keeps every iod busy. The ranges of a write must not
-/// overlap, because the iods execute the requests in parallel.
+/// `ranges`. Consecutive stripe units are on different iods, so the first requests go to different iods. The ranges
+/// of a write must not overlap, because the iods execute the requests in parallel.
 ///
 /// # Panics
 /// If a limit is zero.

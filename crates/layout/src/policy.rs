@@ -2,12 +2,14 @@
 //!
 //! A policy consists of named [settings](Part), such as `stripe_unit`. Each setting can be set in several sources
 //! ([`Origin`]), always with the same syntax. Examples are an extended attribute of a directory, a mount option, and
-//! the environment. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276
-//! §5). The last source in the order of [`Origin`] overrides all other sources ([`merge`]).
+//! the environment. The extended attribute of the stripe unit is `user.weir.stripe_unit`; NFS carries names without
+//! the `user.` prefix (RFC 8276 §5). The last source in the order of [`Origin`] overrides all other sources
+//! ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
-//! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`]) from
-//! its directory. The placement of a file never changes. A change of any other setting takes effect at the next open.
+//! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`])
+//! from its directory. A later change of the policy does not change the placement of this file. A change of any other
+//! setting takes effect at the next open.
 
 mod origin;
 mod settings;
@@ -164,10 +166,12 @@ parts! {
     /// When a client requests the layout of a file (LAYOUTGET).
     LayoutWhen layout_when: LayoutWhen = LayoutWhen::Auto, values::layout_when, values::layout_when_text,
         "auto, open, first-io or a file size such as 1M";
-    /// The write threshold: gathered writes of fewer bytes take the mgr path, other writes the direct path to the iods.
+    /// The write threshold: gathered writes of fewer bytes than this threshold take the mgr path; all other writes
+    /// take the direct path to the iods.
     WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
         "a size such as 64K or 1M, 0 (never through the mgr), max (always) or auto";
-    /// The read threshold: reads of fewer bytes take the mgr path, other reads the direct path to the iods.
+    /// The read threshold: reads of fewer bytes than this threshold take the mgr path; all other reads take the
+    /// direct path to the iods.
     ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
         "a size such as 64K or 1M, 0 (never through the mgr) or max (always)";
     /// The access method: whether reads and writes use the page cache and write gathering.
@@ -186,8 +190,8 @@ parts! {
     /// How long the mgr may hold small writes in memory to join them. Only the configuration file of the mgr can
     /// contain this setting (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
-    /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page` the kernel's page cache
-    /// reads ahead, with every other access method the client.
+    /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page`, the kernel's page cache
+    /// reads ahead; with every other access method, the client reads ahead.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, such as 128K or 1M";
 }
 
@@ -233,8 +237,8 @@ impl Part {
         found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// Returns the policy setting if `name` is a deprecated name of it, so that the caller can warn the user. `name`
-    /// may have the same forms as in [`Part::named`].
+    /// Returns the policy setting if `name` is a deprecated name of the setting, so that the caller can warn the
+    /// user. `name` may have the same forms as in [`Part::named`].
     pub fn formerly_named(name: &[u8]) -> Option<Part> {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }
@@ -255,8 +259,8 @@ impl Part {
         format!("{PREFIX}{}", self.name())
     }
 
-    /// Returns whether the policy setting belongs to placement: how the bytes of a file lie on iods. The placement of a
-    /// file is fixed at its creation.
+    /// Returns whether the policy setting belongs to placement: how the bytes of a file lie on iods. A change of the
+    /// policy does not change the placement of existing files.
     pub fn is_placement(self) -> bool {
         matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
     }

@@ -8,7 +8,7 @@ const STREAMS: usize = 4;
 /// Number of requests after the first one that must match a sequential or strided pattern before read-ahead begins.
 const HITS: u32 = 2;
 /// Initial read-ahead window of a sequential stream, in bytes. The window doubles while the reader continues the
-/// stream, up to the limit.
+/// stream, up to the maximum read-ahead.
 const FIRST: u64 = 64 << 10;
 /// Maximum number of records (the bytes of one request each) that are read ahead for a strided reader.
 const RECORDS: u64 = 16;
@@ -37,8 +37,8 @@ struct Stream {
     step: u64,
     /// Number of consecutive requests that matched the sequential or strided pattern of the stream.
     hits: u32,
-    /// The position up to which data were read ahead. For a sequential stream, the offset after the last byte read
-    /// ahead; for a strided stream, the offset of the next record (the bytes of one request) to read ahead.
+    /// End of the read-ahead, as a file offset. For a sequential stream, this is the offset after the last byte that
+    /// was read ahead; for a strided stream, the offset of the next record (the bytes of one request) to read ahead.
     ahead: u64,
     /// Length in bytes of the last range that was read ahead for a sequential stream.
     window: u64,
@@ -48,7 +48,8 @@ struct Stream {
 
 impl Stream {
     fn new(request: ByteRange, now: u64) -> Self {
-        // A reader that begins at offset 0 probably reads the whole file, so the first request counts as a match.
+        // A reader that begins at offset 0 probably reads the whole file, so the first request counts as a match of
+        // the sequential pattern.
         let hits = u32::from(request.offset == 0);
         Stream { last: request, step: request.len, hits, ahead: 0, window: 0, used: now }
     }
@@ -85,7 +86,7 @@ impl Stream {
     fn plan_in_order(&mut self, limit: u64) -> Vec<ByteRange> {
         let end = self.last.end();
         self.ahead = self.ahead.max(end);
-        // Read ahead the next window when the reader has reached the middle of the previous window.
+        // Read ahead the next window when the reader has reached the middle of the range that was read ahead last.
         if self.ahead - end > self.window / 2 {
             return Vec::new();
         }
@@ -120,7 +121,8 @@ impl Stream {
 
 impl Streams {
     /// Records a read request and returns the ranges to read ahead, each for a request of its own. Returns no range
-    /// while the reader follows no pattern. `limit` is the maximum number of bytes to read ahead for this reader.
+    /// while the reader follows no sequential or strided pattern. `limit` is the maximum number of bytes to read
+    /// ahead for this reader.
     pub fn note(&mut self, request: ByteRange, limit: u64) -> Vec<ByteRange> {
         if request.is_empty() || limit < request.len || request.offset.checked_add(request.len).is_none() {
             return Vec::new();
@@ -164,7 +166,7 @@ mod tests {
         ByteRange { offset, len }
     }
 
-    /// Returns the ranges that `requests`, in this order, cause to be read ahead.
+    /// Returns the ranges that the caller must read ahead when it passes `requests` in this order.
     fn all(streams: &mut Streams, requests: impl IntoIterator<Item = ByteRange>) -> Vec<ByteRange> {
         requests.into_iter().flat_map(|request| streams.note(request, LIMIT)).collect()
     }

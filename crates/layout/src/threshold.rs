@@ -11,7 +11,7 @@ pub use auto::Auto;
 use types::ByteRange;
 
 /// Block size of the iods' file systems, in bytes. Ranges whose mean length is below a block take the direct path as
-/// list I/O only if each request has [`LIST_RANGES`] or more of them.
+/// list I/O only if each request has at least [`LIST_RANGES`] ranges.
 const LIST_BLOCK: u64 = 4096;
 /// A list I/O request with at least this many ranges takes the direct path, however short the ranges are.
 const LIST_RANGES: u64 = 32;
@@ -43,7 +43,7 @@ const PROBE_MAX: u64 = 1 << 20;
 /// probe (to measure its service time).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThresholdChoice {
-    /// The threshold T in bytes: requests of fewer bytes take the mgr path.
+    /// The threshold T in bytes: requests of fewer than T bytes take the mgr path.
     pub t: u64,
     /// The path to probe, to measure the service time of this path; `None` for no probe. A probe of the direct path
     /// sends all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest
@@ -57,8 +57,8 @@ impl From<u64> for ThresholdChoice {
     }
 }
 
-/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, including the probe of
-/// `choice`; see [`divide`].
+/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path. If `choice` asks for a probe,
+/// assigns ranges to the path to probe. See [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
     choice: ThresholdChoice,
@@ -82,17 +82,18 @@ pub fn divide_by(
     }
 }
 
-/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, and returns both in this order.
-/// `streamed` is the end of the last range that took the direct path. A short range that begins at `streamed` is the
-/// end of a sequential stream. It takes the direct path too, because the iod of the stream has the object open.
+/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, and returns both in this
+/// order. `streamed` is the end offset of the last range that took the direct path. A short range that begins at this
+/// offset is the end of a sequential stream. The range takes the direct path too, because the iod of the stream has
+/// the object open.
 ///
 /// On the mgr path each short range needs its own request. On the direct path one request takes many ranges of an
-/// object (list I/O). So the mean length of the list I/O requests decides instead of the length of the ranges;
-/// `requests` returns the number of these requests, at least one.
+/// object (list I/O). So the mean length of the list I/O requests, instead of the length of the ranges, determines
+/// the path; `requests` returns the number of these requests, at least one.
 ///
-/// Ranges shorter than a block on average are expensive for iods, which must read and write a whole block for each. The
-/// mgr may join such ranges with ranges of other clients. So ranges shorter than a block take the direct path only if
-/// each request has `LIST_RANGES` or more ranges.
+/// Ranges shorter than a block on average are expensive for iods, which must read and write a whole block for each.
+/// The mgr may join such ranges with ranges of other clients. So ranges shorter than a block take the direct path
+/// only if each request has `LIST_RANGES` or more ranges.
 pub fn divide(
     ranges: &[ByteRange],
     t: u64,
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
         assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
         assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
-        // Although the range of at least T bytes takes the direct path, the two ranges of fewer bytes take the mgr
+        // One range has at least T bytes and takes the direct path. The two ranges of fewer than T bytes take the mgr
         // path.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);

@@ -98,8 +98,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // At each offset without a gathered byte or a byte in flight, the disks must have the newest byte. No byte may
-        // appear that no program wrote.
+        // At each offset without a gathered byte or a byte in flight, the servers' disks must have the newest byte.
+        // The disks must not have a byte that no program wrote.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {
@@ -192,7 +192,8 @@ proptest! {
         world.end();
     }
 
-    /// `slices` must return the bytes of the runs in a range, wherever the run boundaries are.
+    /// The function `slices` must return the written bytes in a range, however the written bytes are divided into
+    /// runs.
     #[test]
     fn ranges_and_slices_of_runs_match_a_flat_model(
         parts in prop::collection::vec((0u64..4, 1usize..50), 1..12),

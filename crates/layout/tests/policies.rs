@@ -164,8 +164,8 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
 }
 
 /// Sets one policy setting in every subset of the sources, and another setting in the remaining sources. `merge`
-/// ignores a setting in a source that may not contain it. Of all sources that may contain the setting and contain it,
-/// the last one determines the value. All other settings keep their defaults.
+/// ignores a setting in a source that may not contain it. The value of a setting comes from the last source that has
+/// a value and may contain the setting. All other settings keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();

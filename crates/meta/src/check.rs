@@ -48,7 +48,7 @@ impl Default for Memory {
 /// The reason why a check of the metadata store ended early.
 enum End {
     Broken(Broken),
-    /// The caller's sink returned [`Walk::Stop`].
+    /// The caller's sink ended the check: it returned [`Walk::Stop`].
     Enough,
 }
 
@@ -62,7 +62,7 @@ impl From<Unreadable> for End {
     fn from(cause: Unreadable) -> Self {
         match cause {
             Unreadable::Broken(broken) => End::Broken(broken),
-            // The damage in the database hides all later records of the key range, so the check cannot read them and
+            // Damage in the database hides all later records of the key range, so the check cannot read them and
             // ends.
             damage => End::Broken(Broken::new(damage)),
         }
@@ -191,8 +191,8 @@ impl Check<'_> {
     }
 }
 
-/// Returns the inode number in a key of at least nine bytes. For shorter keys returns 0, which is not the number of any
-/// inode.
+/// Returns the inode number in a key of at least nine bytes. For a key of fewer bytes, returns 0, which is not the
+/// number of any inode.
 fn inode_in(key: &[u8]) -> FileId {
     schema::id_of(key.get(..9).unwrap_or_default()).unwrap_or(FileId(0))
 }

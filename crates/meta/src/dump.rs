@@ -86,7 +86,7 @@ impl DumpHead {
     }
 }
 
-/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` is shorter.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` has fewer than `N` bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;

@@ -22,8 +22,8 @@ pub type Value = Bytes;
 
 /// A merge function: computes a new value from the current value and a delta ([`Write::Merge`]).
 ///
-/// The function is pure. If it returns `None`, the delta cannot be applied to the current value, and the whole batch
-/// conflicts.
+/// The function is pure. If the function returns `None`, the delta cannot be applied to the current value, and the
+/// whole batch conflicts.
 pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 
 /// The error of a store that has failed permanently. The process can neither read nor write the store until the daemon
@@ -95,25 +95,27 @@ pub enum Write {
     Delete,
     /// Sets the record to the result of the store's [`MergeFn`] for the current value and this delta.
     ///
-    /// Changes that commute are merges and have no precondition on the record, so concurrent writers do not conflict.
+    /// A merge suits changes that commute: it needs no precondition on the record, so concurrent writers do not
+    /// conflict.
     Merge(Bytes),
 }
 
-/// A batch of changes with preconditions. The store applies it atomically: completely if all preconditions hold,
-/// otherwise not at all.
+/// A batch of changes with preconditions. The store applies the batch atomically: completely if all preconditions
+/// hold, otherwise not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The number of the batch, for log messages.
     pub id: RequestId,
-    /// Preconditions. The store checks them against its content after all batches that were submitted earlier.
+    /// Preconditions. The store checks the preconditions against its content after all batches that were submitted
+    /// earlier.
     pub expects: Vec<Expect>,
     /// Changes of records, in the order in which the store applies them.
     pub writes: Vec<(Key, Write)>,
     /// Whether the store reports the outcome only when the batch is durable. A batch without this flag becomes durable
     /// with a later durable batch or with [`Engine::settle`].
     pub durable: bool,
-    /// Whether a nearly full store still accepts the batch, because the batch belongs to a removal or a recovery. Such
-    /// a batch eventually frees space, or is necessary for a removal and adds no lasting record.
+    /// Whether a nearly full store still accepts the batch. This is set if the batch eventually frees space, or if a
+    /// removal or a recovery needs the batch.
     pub frees: bool,
 }
 
@@ -170,7 +172,7 @@ pub type Merged = (Option<Value>, Value);
 /// The outcome of a submitted batch.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The store has applied the batch. If the batch required durability, it is durable.
+    /// The store has applied the batch. If the batch required durability, the batch is durable.
     Committed {
         /// The commit group (batches committed together) that contains the batch.
         point: Point,

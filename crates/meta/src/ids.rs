@@ -30,8 +30,8 @@ impl Ids {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Adds free inode numbers to the cache. A caller may return an unused number only if it is certain that no file
-    /// has the number.
+    /// Adds free inode numbers to the cache. A caller may return an unused number only if no file can have this
+    /// number.
     pub(crate) fn add(&self, block: Range<u64>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }

@@ -67,8 +67,8 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
-/// An inode that loses a name in the current batch. [`Self::settle`] computes its attributes once the batch is
-/// committed.
+/// An inode that loses a name in the current batch. [`Self::settle`] computes the attributes of the inode once the
+/// batch is committed.
 pub(crate) struct Lost {
     id: FileId,
     core: Core,
@@ -83,8 +83,8 @@ enum LostTail {
 }
 
 impl Lost {
-    /// Returns how the batch deletes the file; `None` if the batch does not delete it or the file is not a regular
-    /// file.
+    /// Returns how the batch deletes the file. Returns `None` if the batch does not delete the file, or if the file is
+    /// not a regular file.
     pub(crate) fn end(&self) -> Option<Ending> {
         self.end
     }

@@ -29,7 +29,7 @@ pub trait LogDisk: Send + Sync + 'static {
     /// Returns the length of the storage in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Fills `out` with the bytes from `offset` on. Returns an error if the storage has fewer bytes.
+    /// Fills `out` with the bytes from `offset` on. Returns an error if the storage ends before `out` is full.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
     /// Writes `data` at `offset`. The caller never writes beyond the length of the storage.

@@ -29,8 +29,8 @@ mod sizes;
 
 /// Maximum number of attempts of an operation whose batches conflict; the caller then gets [`Status::Delay`].
 ///
-/// Of several conflicting batches, one succeeds in each commit group of the store. So an operation reaches this limit
-/// only if the store is damaged.
+/// Of several conflicting batches, one succeeds in each commit group of the store, so an operation normally needs
+/// only a few attempts.
 const RUNS_MAX: usize = 10_000;
 
 /// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
@@ -188,12 +188,13 @@ impl<E: Engine> Namespace<E> {
         self.shared.format.created
     }
 
-    /// Makes all change attributes larger than those that earlier starts of the mgr returned. `start` is the number of
-    /// this start, and must exceed the number of every earlier start. As a result, clients revalidate everything that
-    /// they cached.
+    /// Makes all change attributes larger than those that earlier starts of the mgr returned. `start` is the number
+    /// of this start, and must exceed the number of every earlier start. As a result, clients revalidate everything
+    /// that they cached.
     ///
-    /// The mgr calls this before it returns any attribute. A power failure may have lost changes that were not durable
-    /// yet. Without the larger values, a later change could get the change attribute of a lost change.
+    /// The mgr calls this function before it returns attributes to clients. A power failure may have lost changes
+    /// that were not durable yet. Without the larger values, a later change could get the change attribute of a lost
+    /// change.
     pub fn begin(&self, start: u32) {
         self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
@@ -322,8 +323,8 @@ impl<E: Engine> Namespace<E> {
     /// Returns up to `max` entries of a directory (at most [`limits::READDIR_MAX`]) that follow the cookie `after`; 0
     /// means the start. The caller needs read permission on `dir`.
     ///
-    /// Calls that read the whole directory return every entry that exists all the time exactly once, even if other
-    /// entries are added or removed meanwhile.
+    /// Calls that read the whole directory return each entry exactly once if the entry exists during all of these
+    /// calls, even if other entries are added or removed meanwhile.
     pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
         self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
     }
@@ -354,8 +355,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Searches up to `max` directory entries after the position `after` (directory and cookie; zeros at the start).
-    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of the directory `within`. The
-    /// cost is linear in the number of entries searched.
+    /// Returns the entries that refer to a file in `ids`. If `within` is given, returns only entries of this
+    /// directory. The cost is linear in the number of entries searched.
     pub fn names_of(
         &self,
         ids: &HashSet<FileId>,
@@ -569,11 +570,11 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Sets the layout of a regular file that has no layout with objects yet. Returns the layout that the file has
-    /// afterwards.
+    /// after this operation.
     ///
     /// If the file is inline, the result also contains the inline bytes, which the caller must write to the objects.
-    /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The returned
-    /// attributes are the attributes of the file before the operation.
+    /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The
+    /// returned attributes are the attributes of the file before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,
@@ -589,9 +590,10 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
     }
 
-    /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
-    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the write is
-    /// also durable on completion; otherwise it becomes durable as a change by [`Self::record_write`] does.
+    /// Writes to a regular file that has no objects. If the file has objects, or the write extends the file beyond
+    /// `most` bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the
+    /// write is also durable on completion; otherwise the write becomes durable as a change by [`Self::record_write`]
+    /// does.
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -615,8 +617,9 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }
 
-    /// Raises the fencing generation of a regular file. Iods that have received the new generation refuse rights of
-    /// older generations. The intent [`Intent::Fence`] remains until the caller has sent the generation to all iods.
+    /// Raises the fencing generation of a regular file. Iods that have received the new generation refuse
+    /// capabilities of older generations. The intent [`Intent::Fence`] remains until the caller has sent the
+    /// generation to all iods.
     pub async fn fence(&self, now: Timestamp, id: FileId) -> Result<Generation, Status> {
         self.change(&Cred::root(), now, |tx| ops::fence::plan(tx, id)).await
     }

@@ -31,7 +31,7 @@ impl Layout {
     pub const UNASSIGNED: u32 = 0;
 
     /// Kind of a layout with chosen iods but without objects: the file is inline, so its bytes are stored with its
-    /// metadata. The body is the encoded layout that the file gets when it gets objects.
+    /// metadata. The body is the encoded layout that the file gets when the mgr creates its objects.
     const INLINE: u32 = u32::MAX;
     /// Kind of a layout while the mgr moves the inline bytes to objects. The objects may already have some of the
     /// bytes, but the inline bytes remain the valid copy.
@@ -100,8 +100,8 @@ pub struct FileInfo {
     /// The attributes of the file. The attribute `used` is an estimate from the file size, because only the iods know
     /// the allocated space.
     pub attrs: Attrs,
-    /// File length for which the mgr knows that every object is durably as long as a file of this length requires; 0 if
-    /// no such length is known. An object that is shorter has lost bytes.
+    /// A file length in bytes. The mgr knows that every object durably has the length that a file of this length
+    /// requires; 0 if the mgr knows no such file length. An object that is shorter than required has lost bytes.
     pub whole: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
@@ -225,7 +225,7 @@ pub struct Unused {
     pub layout: Layout,
 }
 
-/// The state of a regular file that a check compares with its objects.
+/// The state of a regular file that a check compares with the file's objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileState {
     /// Inode number of the file.
@@ -234,8 +234,8 @@ pub struct FileState {
     pub size: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// File length for which the mgr knows that every object of the file is durably long enough; see
-    /// [`FileInfo::whole`].
+    /// File length for which the mgr knows that every object of the file is durably long enough; 0 if no such length
+    /// is known. See [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
     pub change: u64,

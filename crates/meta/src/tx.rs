@@ -35,8 +35,8 @@ pub(crate) enum Touch {
 /// A callback that receives a key and its value. An error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// The results of the merge operations of a committed batch. The operation that built the batch computes its own result
-/// from them.
+/// The results of the merge operations of a committed batch. From these results, the operation that built the batch
+/// computes its own result.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
@@ -104,8 +104,8 @@ impl<'a> Tx<'a> {
         self.batch
     }
 
-    /// Marks the batch as part of a removal or a recovery, so that a nearly full store still accepts it. Such a batch
-    /// eventually frees space, or is necessary for a removal and adds no lasting record.
+    /// Marks the batch as part of a removal or a recovery, so that a nearly full store still accepts the batch. Such
+    /// a batch eventually frees space, or a removal needs the batch and the batch adds no lasting record.
     pub(crate) fn frees(&mut self) {
         self.batch.frees = true;
     }
@@ -146,8 +146,8 @@ impl<'a> Tx<'a> {
         schema::bucket(self.cookies, name)
     }
 
-    /// Returns the core record of an inode, without a precondition: a concurrent batch may change it. `Stale` if the
-    /// inode does not exist.
+    /// Returns the core record of an inode, without a precondition: a concurrent batch may change the record. `Stale`
+    /// if the inode does not exist.
     pub(crate) fn core(&self, id: FileId) -> Result<Core, Status> {
         self.record(&schema::core_key(id))?.ok_or(Status::Stale)
     }
@@ -231,9 +231,9 @@ impl<'a> Tx<'a> {
         if place.alike.is_empty() {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
-            // Every operation that adds an entry to this bucket uses the lowest free index. So a concurrent operation
-            // that changes the bucket either uses the index of `key` or changes another entry. In both cases a
-            // precondition fails.
+            // Every operation that adds an entry to this hash bucket uses the lowest free index. So a concurrent
+            // operation that changes the bucket either uses the index of `key` or changes another entry. In both
+            // cases a precondition fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));

@@ -152,8 +152,8 @@ fn a_name_created_between_plan_and_commit_is_seen() {
     let world = Arc::new(World::new());
     world.plant(0, Some("x".into()));
     let other = world.clone();
-    // Between the plan and the commit of the late create, the closure frees slot 0 and creates `a` in this slot. The
-    // slot that the late create has chosen stays free.
+    // Between the plan and the commit of the create under test, the closure frees slot 0 and creates `a` in slot 0.
+    // The slot that the create under test has chosen stays free.
     let before = move || {
         other.plant(0, None);
         assert_eq!(block(other.create()), Ok(()));

@@ -309,7 +309,7 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
                 block(fs.remove(&cred, NOW, ROOT, b"d")).expect("rmdir");
             }
         }
-        // The only conflicts are between creates and the removal of the directory, and each conflict costs one attempt.
+        // Creates conflict only with the removal of their directory `d`, and each conflict costs one attempt.
         assert!(fs.status().counters.conflicts - conflicts <= 32);
     }
 }
@@ -362,8 +362,8 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // The test moves a directory without a change of the directory's name, so the index `moved`
-                    // determines the name.
+                    // A move never changes the name of a directory, so the name follows from the directory's index
+                    // `moved`.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

@@ -167,8 +167,8 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
 
 fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     let mut random = Random(seed);
-    // Each seed gives another share of unsynced sectors that survive the power cut, from none to nearly all. A few
-    // sectors are torn.
+    // Each seed lets a different fraction of the unsynced sectors survive the power cut, from none to nearly all. A
+    // few sectors are torn.
     let share = random.below(11);
     move |len| match random.below(10) {
         n if n < share => len,

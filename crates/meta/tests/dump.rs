@@ -137,8 +137,7 @@ fn a_dump_is_a_snapshot_and_restores_the_same_store() {
         }
         let bytes = take_dump(&fs, || {
             let late = make(&fs, "late");
-            // Run the create on a different thread, because the engine completes the create while this thread takes the
-            // dump.
+            // Run the create on a different thread, because this thread is taking the dump.
             std::thread::scope(|scope| scope.spawn(|| block(late)).join()).expect("no panic").expect("made");
         });
         meta_dump::run(&bytes);

@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
-/// Environment variable with the path of the store. If it is set, this program runs as the child process that the test
-/// kills.
+/// Environment variable with the path of the store. If the variable is set, this program runs as the child process
+/// that the test kills.
 const STORE: &str = "WEIR_TEST_KILLED_STORE";
 /// Environment variable that enables `Embedded::led_by_callers` (threads that submit batches commit them) in the child
 /// process.
@@ -23,7 +23,8 @@ fn open(path: &Path) -> Namespace<Embedded> {
     Namespace::open(Embedded::open(path, merge).expect("store")).expect("open")
 }
 
-/// The main loop of the child process: creates files until it is killed, and prints the name of each created file.
+/// The main loop of the child process: creates files until the test kills the process, and prints the name of each
+/// created file.
 fn make_files(path: &Path) {
     let store = Embedded::open(path, merge).expect("store");
     let store = if std::env::var_os(LED).is_some() { store.led_by_callers() } else { store };

@@ -172,7 +172,8 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
     let (disk, anchor, records) = laps();
     assert_eq!(replay(&disk, anchor).expect("replay"), records);
     let whole = bytes_of(&disk);
-    // `before` is the previous content of the blocks: zeros, other bytes, or records of another pass over the ring.
+    // `before` is the previous content of the torn blocks: zeros, other bytes, or records of another pass over the
+    // ring.
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor).expect("open");
     log.applied();
     (20..24).for_each(|n| append(&mut log, &numbered(n, 4000 * (n as usize % 3))));
@@ -231,8 +232,8 @@ fn records_of_an_earlier_run_are_not_replayed() {
         append(&mut log, &numbered(n, 0));
     }
     let left = bytes_of(&disk);
-    // The crash loses the first record after the anchor (replay position), but the later records survive. The next run
-    // of the log begins with an identical record at the same position.
+    // The crash loses the first record after the anchor (replay position), but the later records survive. The next
+    // run of the log begins with an identical record at the position of the lost record.
     let mut bytes = left.clone();
     bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
     let disk = disk_of(&bytes);
@@ -278,8 +279,8 @@ fn a_record_that_does_not_fit_is_not_written() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Appends random records to rings of random size, with flushes and checkpoints in between. After a power cut that
-    /// keeps any part of the unflushed sectors, the replay must find all flushed records.
+    /// Appends random records to rings of random size, with flushes and checkpoints in between. After a power cut
+    /// that keeps a random part of the unflushed sectors, the replay must find all flushed records.
     #[test]
     fn a_power_cut_keeps_all_flushed_records(
         blocks in 1..12u64,

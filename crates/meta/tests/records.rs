@@ -164,7 +164,7 @@ fn the_holes_bit_of_tail_records_marks_files_with_holes() {
     assert_eq!((old.len(), &old[28..32], &with[28..32]), (with.len(), &[0, 0, 0, 2][..], &[0x80, 0, 0, 2][..]));
     assert_eq!(Tail::read(old), Ok(tail()));
     assert_eq!(Tail::read(with), Ok(Tail { holes: true, ..tail() }));
-    // The stored number of subdirectories saturates at 31 bits, so it does not overlap the holes flag.
+    // The stored number of subdirectories is at most 31 bits long, so the number does not overlap the holes flag.
     let many = Tail { subdirs: u32::MAX, ..tail() }.to_value();
     assert_eq!(Tail::read(many), Ok(Tail { subdirs: (1 << 31) - 1, ..tail() }));
     // The attribute `holes` is true only for regular files.

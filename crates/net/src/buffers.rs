@@ -25,7 +25,7 @@ impl Buffer {
         Buffer { data: idle.unwrap_or_else(|| Vec::with_capacity(capacity)) }
     }
 
-    /// Returns the content of the buffer for changes, so that the caller can append bytes.
+    /// Returns a mutable reference to the content of the buffer, so that the caller can append bytes.
     pub(crate) fn data(&mut self) -> &mut Vec<u8> {
         &mut self.data
     }

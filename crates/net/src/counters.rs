@@ -26,8 +26,8 @@ struct Inner {
     calls: RwLock<HashMap<(bool, u32, u32), AtomicU64>>,
 }
 
-/// Maximum number of rows in the table of call counts by direction, program and procedure. Peers choose the numbers of
-/// programs and procedures, so the table must be bounded.
+/// Maximum number of rows in the table of call counts by direction (incoming or outgoing), program and procedure.
+/// Peers choose the numbers of programs and procedures, so the table must be bounded.
 const PAIRS_MAX: usize = 256;
 
 /// A snapshot of the counters of traffic, connections and memory.
@@ -55,12 +55,12 @@ pub struct Traffic {
     pub memory_held: u64,
     /// The largest value that `memory_held` has had.
     pub memory_most: u64,
-    /// Number of panics: of calls, to which the server replied with SYSTEM_ERR, and of background tasks, which the
-    /// process restarted.
+    /// Number of panics in calls (to which the server replied with SYSTEM_ERR) and in background tasks (which the
+    /// process restarted).
     pub panics: u64,
 }
 
-/// The number of calls of one RPC procedure in one direction.
+/// The number of incoming or of outgoing calls of one RPC procedure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CallCount {
     /// True for calls that peers made, false for calls that this process made.
@@ -92,7 +92,8 @@ impl Counters {
         }
     }
 
-    /// Returns the number of calls so far, in one row for each direction, program and procedure. The rows are sorted.
+    /// Returns the number of calls so far, in one row for each direction (incoming or outgoing), program and
+    /// procedure. The rows are sorted.
     pub fn calls(&self) -> Vec<CallCount> {
         let calls = self.inner.calls.read().unwrap_or_else(PoisonError::into_inner);
         let row = |(&(incoming, program, procedure), count): (&(bool, u32, u32), &AtomicU64)| CallCount {

@@ -17,7 +17,7 @@ pub const DIRECTORY: u32 = 0o700;
 /// names.
 pub const WAY: u32 = 0o711;
 
-/// Creates a directory with mode [`WAY`], for a socket in it or in a subdirectory.
+/// Creates a directory with the mode [`WAY`] of directories on the path to a socket.
 ///
 /// # Errors
 /// The errors of `mkdir(2)`, including `EEXIST` if the directory exists.

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Returns whether this process trusts a server that runs as `user`: it trusts root and its own user.
+/// Returns whether this process trusts a server that runs as `user`. The process trusts root and its own user.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
@@ -38,8 +38,8 @@ pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     check_user(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Checks that this process trusts a server that runs as `user`. For callers that have already read the user from the
-/// peer credentials of the socket.
+/// Checks that this process trusts a server that runs as `user`. Callers use this function if they have already read
+/// the user from the peer credentials of the socket.
 pub(crate) fn check_user(user: u32) -> io::Result<()> {
     if is_trusted(user) {
         return Ok(());

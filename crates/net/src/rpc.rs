@@ -92,9 +92,11 @@ impl Refusal {
 /// Limits on connections and on the memory that they may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Maximum length of a record in bytes, sent or received. A peer that sends a longer record is disconnected.
+    /// Maximum length of a record in bytes, sent or received. If a peer sends a record beyond this length, this
+    /// process closes the connection.
     pub record_max: usize,
-    /// Maximum number of calls in progress on one connection in each direction. Further calls wait for a slot.
+    /// Maximum number of calls in progress on one connection, for incoming calls and for outgoing calls separately.
+    /// Further calls wait for a slot.
     pub in_flight: usize,
     /// Maximum number of connections of a server. The server closes further connections at once.
     pub connections_max: usize,

@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Tasks {
     live: Vec<AbortHandle>,
-    /// Length of the list `live` above which the group removes finished tasks from the list.
+    /// Number of entries in the list `live` above which the group removes finished tasks from the list.
     tidy_at: usize,
 }
 
@@ -105,7 +105,7 @@ impl Group {
     }
 }
 
-/// A task of a group, which makes the group the current one while it is polled or dropped.
+/// A task of a group. While the task is polled or dropped, its group is the current group of the thread.
 struct Member<F> {
     group: Group,
     /// The future of the task; `None` after it has completed.
@@ -179,7 +179,7 @@ where
     let _ = begun.poll(&mut Context::from_waker(&waker));
 }
 
-/// A task that was first polled outside the tokio runtime. Its first wakeup moves it into the runtime.
+/// A task that was first polled outside the tokio runtime. The first wakeup moves the task into the runtime.
 struct Begun {
     handle: Handle,
     /// The future of the task; `None` after it has completed.

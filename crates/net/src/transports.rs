@@ -77,8 +77,8 @@ impl Stream {
         }
     }
 
-    /// Returns the user of the peer of a Unix socket, at the time when it connected or began to listen; `None` for
-    /// other transports.
+    /// Returns the user of the peer of a Unix socket, at the time when the peer connected or began to listen; `None`
+    /// for other transports.
     pub(crate) fn peer_user(&self) -> Option<User> {
         match self {
             Stream::Unix(s) => s.peer_cred().ok().map(User::of),
@@ -210,7 +210,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address {
-            // Ignore the error: another process may have removed the path already.
+            // Ignore an error of this removal: another process may have removed the path already.
             let _ = std::fs::remove_file(path);
         }
     }

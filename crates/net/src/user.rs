@@ -9,8 +9,8 @@ pub struct User {
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// Supplementary group ids. Empty for the superuser, who needs none, and if this process cannot determine the
-    /// groups.
+    /// Supplementary group ids. The list is empty for the superuser, who needs no groups, and if this process cannot
+    /// determine the groups.
     pub groups: Vec<u32>,
 }
 
@@ -30,8 +30,8 @@ impl User {
     }
 }
 
-/// Returns the supplementary groups of a process; `None` if it does not run as user `uid`. If another process has
-/// reused the process id, that process also runs as user `uid`, so its groups are acceptable.
+/// Returns the supplementary groups of a process; `None` if the process does not run as user `uid`. If another
+/// process has reused the process id, that process also runs as user `uid`, so its groups are acceptable.
 fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     parse(&status, uid)

@@ -19,7 +19,7 @@ const ECHO: u32 = 1;
 /// Procedure of the test service: waits until a test calls the procedure RELEASE.
 const HOLD: u32 = 2;
 const RELEASE: u32 = 3;
-/// Procedure of the test service: calls ECHO of the caller, and returns the result of ECHO.
+/// Procedure of the test service: calls the procedure ECHO of the calling client, and returns the result of ECHO.
 const CALL_BACK: u32 = 4;
 const WHO: u32 = 5;
 /// Procedure of the test service: returns 1 MiB of data.

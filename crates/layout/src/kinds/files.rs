@@ -29,11 +29,11 @@ pub struct Body {
     pub stripe_unit: u32,
     /// Index, in the device's list of data servers, of the data server that has the first stripe unit of the file.
     pub first_stripe_index: u32,
-    /// The filehandles: one for each data server, in the order of the device, or one filehandle for all of them
+    /// The filehandles: one for each data server, in the order of the device, or one filehandle for all data servers
     /// (§13.3).
     ///
-    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. Linux
-    /// then sends requests that span several stripe units.
+    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server.
+    /// Linux then sends requests that span several stripe units.
     pub handles: Vec<Bytes>,
 }
 

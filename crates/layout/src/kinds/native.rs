@@ -204,12 +204,13 @@ pub struct Body {
     pub object: ObjectId,
     /// The fencing generation for which the mgr signed the capability.
     pub generation: Generation,
-    /// File length for which the mgr knows that every object is durably as long as a file of this length requires; 0 if
-    /// no such length is known. An object that is shorter has lost bytes, and the client reports the loss to the mgr.
+    /// A file length in bytes. The mgr knows that every object durably has the length that a file of this length
+    /// requires; 0 if the mgr knows no such file length. An object that is shorter than required has lost bytes, and
+    /// the client reports the loss to the mgr.
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
-    /// For each device, in the order of object indices: the authenticator that the client puts into `capability` in
+    /// For each device, in the order of object indices: the authenticator that the client puts into the capability in
     /// requests to this device.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
     /// Lifetime of the capability in seconds. The lifetime begins when the mgr sends the reply with this layout.
@@ -262,20 +263,20 @@ impl Xdr for Body {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Update {
     /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods. If
-    /// not, an iod may still lose bytes, and the client may send these bytes again.
+    /// some bytes are not durable, an iod may still lose them, and the client may send them again.
     pub durable: bool,
-    /// Whether the mgr must query the iods for the file size and ignore the size in this LAYOUTCOMMIT. The client sets
-    /// this if it has lost the layout under which it wrote, because other clients may have truncated the file since
-    /// these writes.
+    /// Whether the mgr must query the iods for the file size and ignore the size in this LAYOUTCOMMIT. The client
+    /// sets this field if it has lost its layout after its writes, because other clients may have truncated the file
+    /// since these writes.
     pub measure: bool,
-    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it has
-    /// abandoned write requests that may still reach an iod.
+    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this field after
+    /// it has abandoned write requests that may still reach an iod.
     pub fence: bool,
-    /// Whether the file may have holes. The client sets this if it wrote beyond the end of the file or deallocated a
-    /// range.
+    /// Whether the file may have holes. The client sets this field if it wrote beyond the end of the file or
+    /// deallocated a range.
     pub holes: bool,
-    /// Whether every object has the length that a file without holes requires, if the file ends at the last byte of
-    /// this LAYOUTCOMMIT. Only meaningful with `durable`.
+    /// Whether every object has at least the length that it has in a file without holes that ends at the last byte of
+    /// this LAYOUTCOMMIT. Meaningful only if `durable` is set.
     pub whole: bool,
 }
 
@@ -327,7 +328,8 @@ pub struct Device {
     pub tcp: Vec<String>,
     /// The Unix socket for clients on the same host, if the iod has one.
     pub local: Option<Local>,
-    /// The ticket that the client presents in HELLO to prove that it may connect. The client does not interpret it.
+    /// The ticket that the client presents in HELLO to prove that it may connect. The client does not interpret the
+    /// ticket.
     pub ticket: Bytes,
 }
 

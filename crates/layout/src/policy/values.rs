@@ -51,7 +51,7 @@ impl Access {
 /// The consistency between clients that use one file at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
-    /// Every read, truncate and file size query sees all writes that returned before it, on any client.
+    /// Every read, truncate and file size query sees all writes that returned before the call, on any client.
     Coherent,
     /// An open sees all writes that other clients made before they closed the file. There is no other guarantee.
     CloseToOpen,
@@ -77,8 +77,8 @@ impl Sharing {
 /// When a client requests the layout of a file (LAYOUTGET).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
-    /// When a program opens the file, if all requests of the file take the direct path. Otherwise at the first read or
-    /// write that takes the direct path.
+    /// If all requests of the file take the direct path, the client requests the layout when a program opens the
+    /// file. Otherwise the client requests the layout at the first read or write that takes the direct path.
     Auto,
     /// The client requests the layout when a program opens the file.
     Open,
@@ -174,7 +174,8 @@ pub(super) fn read_ahead(text: &str) -> Option<u64> {
     size(text).filter(|size| *size <= READ_AHEAD_MAX)
 }
 
-/// Parses a size in bytes that is at most the maximum file size. `None` for other texts and for larger sizes.
+/// Parses a size in bytes that is at most the maximum file size. Returns `None` for other texts and for sizes above
+/// this maximum.
 fn size(text: &str) -> Option<u64> {
     parse_size(text).filter(|size| *size <= FILE_SIZE_MAX)
 }

@@ -16,24 +16,24 @@ const WEIGHT: u64 = 8;
 /// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the service time
 /// of the requests that would take another path.
 const MARGIN: u64 = 8;
-/// Probe interval, in requests, while the measurements of the path that T does not select are old: one of so many
-/// requests takes that path as a probe.
+/// Probe interval, in requests, for a path with old measurements. While the measurements of the path that T does not
+/// select are old, one of so many requests takes this path as a probe.
 const PROBE: u32 = 64;
 /// Probe interval for short requests, in requests, while the path that T does not select has too few samples.
 const PROBE_FIRST: u32 = 8;
 /// Probe interval for long requests, in requests, while the path that T does not select has no sample. The interval is
 /// larger than for short requests, because a long request is expensive on the slower path.
 const PROBE_LONG: u32 = 32;
-/// Number of samples from which on the measured service time of a path is reliable for short requests. For long
+/// Number of samples after which the measured service time of a path is reliable for short requests. For long
 /// requests, one sample is enough.
 const KNOWN: u32 = 2;
 /// Reciprocal of the surcharge on the measured time of short requests on the direct path.
 ///
-/// A short request on the direct path costs more than the client can measure, because the mgr could have joined it with
-/// writes of other clients. Without the surcharge, every client chooses the direct path for a small gain, and all
-/// clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct path, each write
-/// took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by changing to the direct
-/// path.
+/// A short request on the direct path costs more than the client can measure, because the mgr could have joined the
+/// request with writes of other clients. Without the surcharge, every client chooses the direct path for a small
+/// gain, and all clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct
+/// path, each write took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by
+/// changing to the direct path.
 const SPARED: u64 = 3;
 /// Maximum length in bytes of a request that counts as short.
 const SHORT_MAX: u64 = 64 << 10;
@@ -47,8 +47,8 @@ const LOADED: u64 = 4;
 /// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when the mgr's queue delay is at
 /// most the quotient.
 const CALM: u64 = 8;
-/// Reciprocal of the weight of a sample that exceeds the average service time of an unloaded mgr. The weight is small,
-/// because such a sample may be due to load that the mgr has not reported yet.
+/// Reciprocal of the weight of a sample in the moving average for an unloaded mgr, if the sample exceeds the average.
+/// The weight is small, because such a sample may be due to load that the mgr has not reported yet.
 const RELUCTANCE: u64 = 64;
 /// Divisor of the direct path's service time: the mgr stops counting as overloaded when the mgr's queue delay is at
 /// most the quotient.
@@ -65,20 +65,20 @@ struct Service {
     calm: u64,
     /// Number of samples of this path and size class.
     samples: u32,
-    /// Number of samples of the other of the two paths, in this size class, since the last sample of this path.
+    /// Number of samples of the other path, in this size class, since the last sample of this path.
     age: u32,
 }
 
-/// An adaptive threshold T. It follows the size at which the service times of the two paths cross, with hysteresis.
+/// An adaptive threshold T, which follows the request size at which both paths take equally long, with hysteresis.
 ///
-/// The client measures the time of each request, and the mgr reports its queue delay: how long requests wait before the
-/// mgr processes them. The delay is the same for all sizes. The client subtracts the reported delay from the measured
-/// times, and adds the current delay when it compares the paths. So when the mgr becomes busy, all times of the mgr
-/// path rise at once, and T decreases.
+/// The client measures the time of each request, and the mgr reports its queue delay: how long requests wait before
+/// the mgr processes them. The delay is the same for all sizes. The client subtracts the reported delay from the
+/// measured times, and adds the current delay when it compares the paths. So when the mgr becomes busy, all times of
+/// the mgr path rise at once, and T decreases.
 ///
 /// T is the boundary between two size classes that minimizes the total time of one request of each class. While the
-/// queue delay exceeds the service time of the direct path, the mgr is overloaded and T is 0. A small share of the
-/// requests probes the other path, to measure its service time.
+/// queue delay exceeds the service time of the direct path, the mgr is overloaded and T is 0. A few requests probe
+/// the path that T does not select, to measure the service time of this path.
 #[derive(Clone, Debug)]
 pub struct Auto {
     /// Measured service times by size class; index 0 is the mgr path, index 1 the direct path.
@@ -166,8 +166,8 @@ impl Auto {
     /// select, as a probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if all requests are
     /// answered.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> ThresholdChoice {
-        // If the oldest request has waited longer than the longest service time of the mgr, the excess is due to the
-        // queue delay.
+        // If the oldest unanswered request has waited longer than the longest service time of the mgr, the excess is
+        // due to the queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -208,7 +208,7 @@ impl Auto {
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
-            // The average of this path is old, so the new sample gets half of the weight.
+            // The moving average of this path's service time is old, so the new sample gets half of the weight.
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => {
                 let weight = WEIGHT.min(u64::from(service.samples) + 1);
@@ -264,8 +264,9 @@ impl Auto {
     }
 
     /// Returns the times of a request of this size class on the mgr path and on the direct path, with queue delay and
-    /// surcharge. `None` if it is not known which path is faster. If one path has no measurement, the time of a larger
-    /// size class on this path is an upper bound. The bound suffices if it is below the time of the other path.
+    /// surcharge. Returns `None` if the measurements do not show which path is faster. If one path has no
+    /// measurement, the time of a larger size class on this path is an upper bound. The bound suffices if it is below
+    /// the time of the other path.
     fn times(&self, class: usize) -> Option<[u64; 2]> {
         let known = |class: usize, way: usize| {
             let service = &self.services[class][way];
@@ -328,7 +329,7 @@ mod tests {
     /// The thresholds that are at most one size class away from 25,000 bytes, where the paths take equally long.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// Returns the path that a request takes. This is the probed path if `auto` requests a probe.
+    /// Returns the path that a request takes. If the adaptive threshold asks for a probe, this is the path to probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let choice = auto.ask(len, Duration::ZERO);
         choice.probe.unwrap_or(path(len, choice.t))
@@ -354,8 +355,8 @@ mod tests {
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
         // Simulate a slow mgr: every request is faster on the direct path. With the surcharge on short requests, the
-        // mgr path wins for the shortest requests. For requests of up to 8192 bytes the difference is below the
-        // hysteresis margin.
+        // mgr path wins for the shortest requests. For requests of up to 8192 bytes, the two paths differ by less
+        // than the hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
         // Simulate a mgr that is so slow that all requests take the direct path.
@@ -419,7 +420,8 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr: requests take 600 us longer, in addition to the queue delay of 200 us that the mgr reports.
+        // A loaded mgr: requests take 600 us longer than without load, in addition to the queue delay of 200 us that
+        // the mgr reports.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
         // The first 20 requests of the load peak complete before the mgr reports the queue delay of this peak.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
@@ -479,7 +481,8 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // In this call, the mgr has answered all requests, so T returns to its value before the overload.
+        // The argument zero says that the mgr has answered all requests, so T returns to its value before the
+        // overload.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
@@ -511,8 +514,8 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // On the mgr path, only requests of 16 KiB were measured, and they were fast. Shorter requests take no longer,
-        // so shorter requests take the mgr path too.
+        // On the mgr path, only requests of 16 KiB were measured, and they were fast. Shorter requests take at most
+        // as long, so shorter requests take the mgr path too.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
             auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);

@@ -100,7 +100,7 @@ pub enum Fault {
     },
     /// The entry count in a directory's inode differs from the number of its entries.
     Entries {
-        /// Number of the directory's inode.
+        /// Inode number of the directory.
         dir: FileId,
         /// The entry count recorded in the directory's inode.
         told: u64,
@@ -109,7 +109,7 @@ pub enum Fault {
     },
     /// The subdirectory count in a directory's inode differs from the number of its subdirectories.
     Subdirs {
-        /// Number of the directory's inode.
+        /// Inode number of the directory.
         dir: FileId,
         /// The subdirectory count recorded in the directory's inode.
         told: u32,
@@ -118,7 +118,7 @@ pub enum Fault {
     },
     /// The totals (count and length) of the extended attributes in a file's inode are wrong.
     Xattrs {
-        /// Number of the file's inode.
+        /// Inode number of the file.
         id: FileId,
         /// The totals of extended attributes recorded in the inode.
         told: XattrTally,
@@ -163,14 +163,14 @@ pub enum Fault {
     },
     /// The list of doomed files (files whose objects are to be deleted) has a file that still exists.
     DoomedAlive {
-        /// Number of the inode that still exists although it is in the list of doomed files.
+        /// Number of the inode that still exists although the list of doomed files has it.
         id: FileId,
     },
     /// An intent exists for a file that is missing or is not a regular file.
     StrayIntent {
         /// Inode number of the file, from the key of the intent.
         id: FileId,
-        /// Number of the intent's kind, as `Intent::kind` returns it.
+        /// Number of the intent's kind, which says what kind of operation is unfinished.
         kind: u8,
     },
 }
@@ -202,7 +202,8 @@ pub enum Mended {
 }
 
 impl Fault {
-    /// Returns the code of the fault: a word that scripts can use, because it is the same in every version of Weir.
+    /// Returns the code of the fault: a word that scripts can use, because the code is the same in every version of
+    /// Weir.
     pub fn code(&self) -> &'static str {
         match self {
             Fault::Record { .. } => "record-damaged",

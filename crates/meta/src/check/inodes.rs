@@ -84,8 +84,8 @@ impl Check<'_> {
                 None => check.found(Fault::Record { key: key.to_vec() }),
             }
         })?;
-        // If a damaged inode has only one of its two records, the limit on records can fall between the two records of
-        // a later inode. So check the second record of this inode now, and begin the next range after it.
+        // If a damaged inode has only one of its two records, the limit on records can fall between the two records
+        // of a later inode. Then also check the second record of the later inode, and begin the next range after it.
         if let Some(next) = &next
             && next.len() == 10
             && next[9] == 1
@@ -182,8 +182,8 @@ impl Check<'_> {
             let Some(value) = self.read(&schema::core_key(id))? else { continue };
             let Some(core) = Core::look(&value) else { continue };
             match (core.kind(), found) {
-                // A regular file without directory entries must be in the orphan list, which the check of core records
-                // has already verified.
+                // A regular file without directory entries must be in the orphan list. The check of core records has
+                // already verified this.
                 (FileKind::Regular, 0) if told == 0 => {}
                 (_, 0) => self.found(Fault::Nameless { id, core: value })?,
                 (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,

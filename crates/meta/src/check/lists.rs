@@ -11,7 +11,7 @@ use types::{FileId, FileKind};
 const TAGS: &[u8] = b"bdfginorsuwx";
 
 impl Check<'_> {
-    /// Checks everything except inodes and directory entries.
+    /// Checks all records except those of inodes and directory entries.
     pub(super) fn lists(&mut self) -> Checked {
         self.unknown()?;
         self.opaque()?;
@@ -45,8 +45,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Reports keys whose tag byte (first byte) is unknown. Some tag bytes, such as that of the inode count, are
-    /// complete keys; reports longer keys with these tag bytes too.
+    /// Reports keys whose tag byte (first byte) is unknown. Some tag bytes, such as the tag byte of the inode count,
+    /// are complete keys. The function also reports each key that continues after such a tag byte.
     fn unknown(&mut self) -> Checked {
         let mut from = Vec::new();
         for tag in TAGS {

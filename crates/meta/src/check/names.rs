@@ -21,8 +21,9 @@ struct Inside {
 }
 
 impl Check<'_> {
-    /// Reads all directory entries and counts those that refer to inodes of the range `part`. With `cookies`, also
-    /// checks each entry; the caller passes `cookies` only for the first range.
+    /// Reads all directory entries and counts those that refer to inodes of the range `part`. If `cookies` has the
+    /// secret key of the directory cookies, also checks each entry. The caller passes the key only for the first
+    /// range, so each entry is checked once.
     pub(super) fn names(&mut self, cookies: Option<&CookieKey>, part: &mut Part) -> Checked {
         let from = schema::dentry_key(FileId(0), 0);
         let mut inside = Inside::default();
@@ -72,8 +73,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the inode to which a directory entry refers: the inode must exist and have the file kind in the entry. If
-    /// the inode is a directory, the parent that it records must be the directory with this entry.
+    /// Checks the inode to which a directory entry refers: the inode must exist and have the file kind in the entry.
+    /// If the inode is a directory, the parent recorded in the inode must be the directory with this entry.
     fn target(&mut self, at: At) -> Checked {
         let core = match self.inode(at.child)? {
             Seen::Absent => return self.found(Fault::Dangling { at }),

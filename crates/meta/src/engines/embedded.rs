@@ -57,8 +57,8 @@ pub struct Embedded {
 }
 
 struct Shared {
-    /// The memtable holds snapshots of the database. It is declared before the database, so it is dropped before the
-    /// database is closed.
+    /// The memtable holds snapshots of the database. This field is declared before the database, so Rust drops the
+    /// memtable before it drops and closes the database.
     recent: Memtable,
     database: Guarded,
     queue: Arc<Queue>,
@@ -131,8 +131,9 @@ fn log_path(path: &Path) -> PathBuf {
 }
 
 impl Embedded {
-    /// Creates an empty store at `path`, which must not exist. The batch log is created next to it, with the file
-    /// extension `log`. The permission bits of both files let only the owner use them, whatever the umask is.
+    /// Creates an empty store at `path`, which must not exist. The batch log is created next to the database file,
+    /// with the file extension `log`. The permission bits of both files let only the owner use them, whatever the
+    /// umask is.
     ///
     /// `id` is the random id of the store.
     pub fn create(path: &Path, id: [u8; 16], merge: MergeFn) -> Result<Self, StoreError> {
@@ -159,7 +160,8 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Remove the incomplete files. Otherwise the next attempt to create the store would fail.
+                // Remove the files of the incomplete store. Otherwise the next attempt to create the store would
+                // fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
@@ -258,8 +260,8 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // Ignore a panic of the writer's thread: the threads that submitted its batches have already received
-            // `Unknown`.
+            // Ignore a panic of the writer's thread: the threads that submitted its batches have already received the
+            // outcome `Unknown`.
             let _ = thread.join();
         }
     }

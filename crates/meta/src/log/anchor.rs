@@ -68,7 +68,7 @@ impl Anchor {
         if !aligned || !inside {
             return Err(Malformed::Invalid("a place outside of the batch log"));
         }
-        // No store reaches such large numbers, so the anchor is damaged.
+        // No store reaches such large run numbers, sequence numbers or ring sizes, so the anchor is damaged.
         if [anchor.run, anchor.index, anchor.size].into_iter().any(|count| count > u64::MAX / 4) {
             return Err(Malformed::Invalid("a number out of range"));
         }

@@ -14,7 +14,8 @@ const MAGIC: [u8; 8] = *b"WEIRLOGR";
 /// Value of a length field that means that the key is deleted.
 const ABSENT: u32 = u32::MAX;
 
-/// The identity of a log record: its store, the run in which it was written, and its position in the log.
+/// The identity of a log record: the store, the run (the time between two opens of the store), and the position in
+/// the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Random id of the store.
@@ -25,8 +26,8 @@ pub struct Stamp {
     pub index: u64,
     /// Sequence number of the last log record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous log record. A replay compares it with that record, and so accepts only records that
-    /// follow one another.
+    /// Checksum of the previous log record. A replay accepts a record only if this checksum equals the checksum of
+    /// the record that the replay accepted before.
     pub chain: u32,
 }
 
@@ -37,7 +38,8 @@ pub struct Head {
     pub crc: u32,
     /// Length of the record in bytes, including the header and excluding the padding.
     pub len: u32,
-    /// The identity of the record: its store, the run in which it was written, and its position in the log.
+    /// The identity of the record: the store, the run (the time between two opens of the store), and the position in
+    /// the log.
     pub stamp: Stamp,
     /// Number of changes in the record.
     pub count: u32,
@@ -101,7 +103,7 @@ impl Head {
     }
 }
 
-/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` is shorter.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` has fewer than `N` bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
@@ -130,7 +132,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The record length fits in 32 bits (checked before), so the length of each value also does.
+        // The record length fits in 32 bits (checked before), so the length of each value also fits.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

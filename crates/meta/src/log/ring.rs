@@ -110,7 +110,7 @@ impl Log {
     }
 
     /// Returns the anchor (replay position) after the last record. The store must save this anchor in the same
-    /// transaction as the changes of this record.
+    /// transaction as the changes of the last record.
     pub fn anchor(&self) -> Anchor {
         self.now
     }
@@ -135,8 +135,8 @@ impl Log {
         Ok(Some(changes))
     }
 
-    /// Verifies that the replay has reached the end of the history: no later record may show that the missing next
-    /// record had been flushed. If a later record shows this, the log is damaged.
+    /// Verifies that the replay has reached the end of the history. The next record is missing. If a later record
+    /// shows that the missing record had been flushed, the log is damaged.
     fn end(&self) -> Result<(), LogError> {
         let missing = self.now.index.saturating_add(1);
         let rest = self.now.size - self.held;
@@ -144,8 +144,9 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // A record with a sequence number above the missing one is not left from an earlier pass over the ring. It
-            // was written after the missing record had been flushed.
+            // A record of this run with a sequence number above the missing one cannot be left from an earlier pass
+            // over the ring. If the record says that the missing record had been flushed, the missing record was lost
+            // by damage.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
@@ -157,8 +158,8 @@ impl Log {
         Ok(())
     }
 
-    /// Reads the record at `position` in the ring, which may have at most `most` bytes; `None` if there is no complete
-    /// record.
+    /// Reads the record at `position` in the ring. Returns `None` if there is no complete record of at most `most`
+    /// bytes.
     fn read(&self, position: u64, most: u64) -> io::Result<Option<(Head, Bytes)>> {
         if most < BLOCK {
             return Ok(None);
@@ -184,8 +185,8 @@ impl Log {
         self.held += blocks(len);
     }
 
-    /// Begins a new run of the log after a replay. From now on, a replay no longer accepts records of earlier runs that
-    /// follow this position.
+    /// Begins a new run of the log after a replay. From now on, a replay no longer accepts records of earlier runs at
+    /// this position or after it.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;

@@ -9,11 +9,11 @@ use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Records a write that ended at the file offset `to` and whose bytes are durable on iods. The file size grows to
-    /// `to` if it is smaller. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
+    /// Records a write that ended at the file offset `to` and whose bytes are durable on iods. A file size below `to`
+    /// grows to `to`. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
     ///
-    /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never conflict
-    /// with one another.
+    /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never
+    /// conflict with one another.
     pub async fn set_size(
         &self,
         cred: &Cred,
@@ -65,8 +65,9 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Records the file length for which every object of a file is durably long enough, from the statement `known`. No
-    /// attribute that clients see changes. A crash may lose the recorded length, but no data.
+    /// Updates the recorded file length for which every object of a file is durably long enough. `known` is the
+    /// caller's statement about the lengths of the objects. No attribute that clients see changes. A crash may lose
+    /// the recorded length, but no data.
     pub async fn record_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

@@ -33,11 +33,11 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::swap_layout::begin(tx, id, from, to)).await
     }
 
-    /// Completes a swap: the file gets the layout whose objects the caller has made durable, and its old objects become
-    /// unused. Fences the file as [`Self::fence`] does and returns the new generation.
+    /// Completes a swap: the file gets the layout whose objects the caller has made durable, and its old objects
+    /// become unused. Fences the file as [`Self::fence`] does and returns the new generation.
     ///
-    /// Returns `None` and changes nothing unless the file still has the layout and the generation `from`, and the swap
-    /// is the one that began with the generation `begun` (from [`Self::begin_swap`]).
+    /// Returns `None` and changes nothing if the file no longer has the layout and the generation `from`, or if the
+    /// swap did not begin with the generation `begun` (from [`Self::begin_swap`]).
     pub async fn swap_layout(
         &self,
         now: Timestamp,
@@ -48,9 +48,9 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::swap_layout::plan(tx, id, from, begun)).await
     }
 
-    /// Removes the record of a file's unused objects after the objects were removed from every iod. Does nothing if the
-    /// record has changed since. The removal becomes durable only with a later durable change, so the record may
-    /// reappear after a crash.
+    /// Removes the record `done` of a file's unused objects after the objects were removed from every iod. Does
+    /// nothing if the store now has another record. The removal becomes durable only with a later durable change, so
+    /// the record may reappear after a crash.
     pub async fn forget_unused(&self, now: Timestamp, done: &Unused) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::unused::forget(tx, done)).await
     }

@@ -41,8 +41,8 @@ pub(crate) fn plan(
     let body = Body::Regular { generation, layout: layout.cloned(), verifier };
     let (core, tail) = begin(tx.cred, tx.now, &parent, set, body)?;
     tx.put_inode(id, &core, &tail);
-    // Clients write to most new files soon after the create. Storing the intent `Written` in the same batch saves a
-    // later flush.
+    // Clients write to most new files soon after the create. Storing the intent `Written` (a client may be writing to
+    // the file) in the same batch saves a later flush.
     tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;

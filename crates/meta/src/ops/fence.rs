@@ -9,8 +9,8 @@ use types::{FileId, Generation};
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Generation> {
     let mut core = tx.rely_on(id)?;
     let raised = tx.raise_generation(id, &mut core)?;
-    // A nearly full store accepts this batch, because it may precede a deletion: the mgr fences an orphan to which a
-    // client may still write, and then deletes the orphan.
+    // A nearly full store accepts this batch, because a fence may precede a deletion: the mgr fences an orphan to
+    // which a client may still write, and then deletes the orphan.
     tx.frees();
     tx.put_core(id, &core);
     super::known(raised)

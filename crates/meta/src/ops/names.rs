@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use types::{FileId, Status};
 
 /// Searches up to `max` directory entries after the position `after` (directory and cookie). Returns the entries that
-/// refer to a file in `ids`; with `within`, only entries of the directory `within`.
+/// refer to a file in `ids`. If `within` is given, returns only entries of this directory.
 ///
 /// Skips damaged entries, because a partial result is still useful to the callers.
 pub(crate) fn read(

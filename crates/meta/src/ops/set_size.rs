@@ -8,12 +8,12 @@ use crate::schema::{SizeDelta, TailDelta, Whole, WriteEnd};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT of
-/// the writer. On completion, the change is visible but not durable. Changes nothing if the file size is already at
-/// least `end`.
+/// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT
+/// of the writer. On completion, the change is visible but not durable. Changes nothing if the file size is already
+/// at least `end`.
 ///
-/// The batch has preconditions on size and times. So it never overwrites the size or the times that a concurrent
-/// LAYOUTCOMMIT or SETATTR sets.
+/// The batch has preconditions on size and times. So the batch never overwrites the size or the times that a
+/// concurrent LAYOUTCOMMIT or SETATTR sets.
 pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     let core = tx.rely_on(id)?;
     let tail = tx.rely_on_tail(id)?;
@@ -25,7 +25,8 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Records the file length for which every object of a file is durably long enough, from the statement `known`.
+/// Updates the recorded file length for which every object of a file is durably long enough. `known` is the caller's
+/// statement about the lengths of the objects.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
     // A nearly full store accepts this batch, because otherwise an fsync could fail for lack of space for this record.

@@ -30,9 +30,9 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Option<Unused>, Status> {
 }
 
 /// Removes a record of unused objects after they were removed from every iod, unless the record has changed. The
-/// operation completes before the removal of the record is durable. If a crash restores the record, the mgr removes the
-/// objects again, which does no harm: a later swap of the file cannot be durable unless the removal of the record is
-/// durable too.
+/// operation completes before the removal of the record is durable. If a crash restores the record, the mgr removes
+/// the objects again. This does no harm, because a later swap of the file becomes durable only after the removal of
+/// the record.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &Unused) -> Plan<()> {
     tx.frees();
     tx.not_durable();

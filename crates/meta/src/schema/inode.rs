@@ -1,5 +1,6 @@
-//! The two records of an inode. The core record (type, owner, layout) seldom changes, and batches have preconditions on
-//! its value. The tail record (size, times, change attribute) changes often, and batches change it by merge operations.
+//! The two records of an inode. The core record (type, owner, layout) seldom changes, and batches have preconditions
+//! on its value. The tail record (size, times, change attribute) changes often, and batches change the tail record by
+//! merge operations.
 
 use super::{Record, get_option, get_time, put_option, put_time};
 use crate::Layout;
@@ -84,8 +85,9 @@ pub struct Tail {
     /// For regular files: offset after the last byte that is known to be durable on an iod; 0 if none is known. The
     /// object that should have the byte before this offset must exist.
     pub written: u64,
-    /// For regular files: file length for which the mgr knows that every object is durably as long as a file of this
-    /// length requires; 0 if no such length is known. An object that is shorter has lost bytes.
+    /// For regular files: a file length in bytes. The mgr knows that every object durably has the length that a file
+    /// of this length requires; 0 if the mgr knows no such file length. An object that is shorter than required has
+    /// lost bytes.
     pub whole: u64,
     /// Number of subdirectories of a directory.
     pub subdirs: u32,
@@ -140,7 +142,7 @@ impl Core {
 }
 
 impl Tail {
-    /// Flag in the stored number of subdirectories; it encodes [`Tail::holes`].
+    /// Flag in the stored number of subdirectories; says that the file may have holes ([`Tail::holes`]).
     const HOLES: u32 = 1 << 31;
 
     /// Returns the tail record of an inode of `size` bytes that is created at `now`.
@@ -229,7 +231,8 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // A larger count would overlap the flag, so store at most the largest count that does not overlap the flag.
+        // The highest bit of the stored number is the holes flag. So store at most the largest subdirectory count
+        // that leaves this bit free.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);

@@ -10,8 +10,8 @@ pub enum Intent {
     /// A client may be writing to the file, or may have been writing before a crash, so the objects may extend beyond
     /// the recorded file size. Once no client writes to the file, the mgr must query the iods for the size.
     Written,
-    /// The file was truncated to this size, but its objects may still be longer. The mgr must truncate the objects
-    /// before the size of the file grows.
+    /// The file was truncated to this size, but its objects may still have bytes beyond this size. The mgr must
+    /// truncate the objects before the size of the file grows.
     Truncate(u64),
     /// The file was fenced with this generation, but iods may still accept capabilities of older generations. The mgr
     /// must send the generation to all iods.

@@ -23,10 +23,11 @@ pub enum Delta {
 pub struct TailDelta {
     /// Change of the file size, or for a directory of the number of entries.
     pub size: SizeDelta,
-    /// Effect of the change on [`Tail::holes`], in addition to holes that a larger file size creates.
+    /// Effect of the change on [`Tail::holes`] (whether the file may have holes). A larger file size may create holes
+    /// in addition.
     pub holes: Holes,
-    /// Effect of the change on [`Tail::whole`]. Clients do not see this field, so a change of this field alone does not
-    /// increment the change attribute.
+    /// Effect of the change on [`Tail::whole`] (the file length for which every object is durably long enough).
+    /// Clients do not see this field, so a change of this field alone does not increment the change attribute.
     pub whole: Option<Whole>,
     /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
@@ -46,7 +47,7 @@ pub enum SizeDelta {
     Keep,
     /// Sets the size to the given size. If this changes the size, the modification time becomes the given time.
     Set(u64, Timestamp),
-    /// Raises the size to the given size, if the current size is smaller.
+    /// Raises the size to the given size, if the current size is below the given size.
     Grow(u64),
     /// Raises the size as [`Self::Grow`] does, and records that the last byte before the given offset is durable on an
     /// iod.
@@ -55,10 +56,10 @@ pub enum SizeDelta {
     Entries(i32),
 }
 
-/// The effect of a change on [`Tail::holes`] of a regular file.
+/// The effect of a change on [`Tail::holes`] of a regular file: whether the file may have holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Holes {
-    /// The change has no effect on [`Tail::holes`].
+    /// The change has no effect on [`Tail::holes`] (whether the file may have holes).
     #[default]
     Keep,
     /// A write began at this offset. If the file ended before this offset, the file now has a hole.
@@ -77,13 +78,13 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what the write implies for holes and object lengths. A `WriteEnd` that was converted from a
-/// plain number implies nothing about holes or object lengths.
+/// The end of a write, and what the write implies for holes and object lengths. A `WriteEnd` that was converted from
+/// a file offset alone implies nothing about holes or object lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteEnd {
     /// File offset after the last written byte.
     pub end: u64,
-    /// Effect of the write on [`Tail::holes`].
+    /// Effect of the write on [`Tail::holes`] (whether the file may have holes).
     pub holes: Holes,
     /// What the write implies for the durable lengths of the file's objects, once the written bytes are durable.
     pub whole: Option<Whole>,

@@ -200,8 +200,8 @@ impl Disk {
         self.inner().budget = Some(operations);
     }
 
-    /// Sets the capacity of the disk in bytes. Set the first capacity while the disk is empty, because the disk counts
-    /// allocated blocks only while it has a capacity.
+    /// Sets the capacity of the disk in bytes. Set the first capacity while the disk is empty, because a disk without
+    /// a capacity does not count allocated blocks.
     pub fn limit(&self, capacity: u64) {
         self.inner().capacity = Some(capacity);
     }

@@ -91,12 +91,12 @@ pub enum Op {
     Reap {
         file: Pick,
     },
-    /// Begins a layout swap. With `stale`, the call passes a layout that is not the layout of the file.
+    /// Begins a layout swap. If `stale` is set, the call passes a layout that is not the layout of the file.
     BeginSwap {
         file: Pick,
         stale: bool,
     },
-    /// Completes a layout swap. With `stale`, the call passes one wrong value, which the number selects.
+    /// Completes a layout swap. If `stale` is given, its number selects one value that the call passes wrongly.
     Swap {
         file: Pick,
         stale: Option<usize>,

@@ -51,8 +51,8 @@ impl<E: Engine> Pair<E> {
         pair
     }
 
-    /// Closes the store and opens it again. Returns a comparison of the reopened namespace with the same reference
-    /// model.
+    /// Closes the store and opens it again. Returns a comparison of the reopened namespace with the unchanged
+    /// reference model.
     pub fn reopen(self, reopen: &mut impl FnMut(Namespace<E>) -> E) -> Self {
         let Pair { real, model, ids, changes, now } = self;
         let (fsid, created) = (real.fsid(), real.created());
@@ -300,8 +300,8 @@ impl<E: Engine> Pair<E> {
         layout_of(self.model.nodes[h].swaps)
     }
 
-    /// Begins a layout swap. With `stale`, the test passes a layout that is not the layout of the file, so the call
-    /// must change nothing.
+    /// Begins a layout swap. If `stale` is set, the test passes a layout that is not the layout of the file, so the
+    /// call must change nothing.
     fn begin_swap(&mut self, file: usize, stale: bool) {
         let (h, id) = self.pick(file);
         let from = self.model.nodes[h].swaps.wrapping_add(stale.into());
@@ -318,8 +318,8 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Completes a layout swap. `stale` selects one value that the test passes wrongly, so the call must change
-    /// nothing.
+    /// Completes a layout swap. If `stale` is given, its number selects one value that the test passes wrongly, so
+    /// the call must change nothing.
     fn swap(&mut self, file: usize, stale: Option<usize>) {
         let (h, id) = self.pick(file);
         let from = self.layout(h);

@@ -31,7 +31,7 @@ pub trait Service: Send + Sync + 'static {
     /// Executes one call. `body` contains the encoded arguments; returns the encoded results.
     ///
     /// Each call runs in a task of its own, so calls of one connection run concurrently. A call runs to completion
-    /// even if the connection breaks; its reply is then discarded.
+    /// even if the connection breaks; the reply to the call is then discarded.
     fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send;
 
     /// Returns an upper bound for the length of the results, derived from the arguments. The server reserves this
@@ -71,7 +71,7 @@ pub struct CallContext {
 /// The reply to a call that the peer executed.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The encoded results. Opaque data decoded from it share the memory of the receive buffer.
+    /// The encoded results. Opaque data decoded from the results share the memory of the receive buffer.
     pub body: Reader,
 }
 
@@ -197,8 +197,9 @@ impl Connection {
     /// Connects as [`Connection::connect`] does, to an address that a peer has sent. If the address is a Unix socket,
     /// only root or the user of this process may own the socket and the listening process (see [`crate::local`]).
     ///
-    /// # Errors [`Error::Connect`] if any other user owns the socket or the listening process. In this case, this
-    /// process has sent nothing over the socket.
+    /// # Errors
+    /// [`Error::Connect`] if any other user owns the socket or the listening process. In this case, this process has
+    /// sent nothing over the socket.
     pub async fn connect_sent<S: Service>(
         address: &Address,
         service: Arc<S>,
@@ -351,8 +352,8 @@ impl Connection {
         self.link.local.as_ref()
     }
 
-    /// Returns the user id of the peer of a Unix socket, at the time when it connected or began to listen. Returns
-    /// `None` for TCP.
+    /// Returns the user id of the peer of a Unix socket, at the time when the peer connected or began to listen.
+    /// Returns `None` for TCP.
     pub fn peer_user(&self) -> Option<u32> {
         self.peer_identity().map(|user| user.uid)
     }
@@ -585,7 +586,8 @@ impl Link {
             Err(refusal) => encode(refusal.to_stat()),
         };
         if let Some(charge) = &hold.charge {
-            // The call has freed the memory of its arguments, so reduce the charge to the memory of the reply.
+            // The call has freed the memory of its arguments, so reduce the reserved memory (the charge) to the
+            // length of the reply.
             charge.resize(message.len());
         }
         // The send fails if the connection has ended. Ignore the error, because then no peer waits for the reply.

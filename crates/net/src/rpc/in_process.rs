@@ -160,7 +160,7 @@ impl End {
                     false => drop(task::spawn_on(&runtime, work)),
                 }
             }
-            // Both ends run the same build, so an invalid message can only be the result of a bug. Close the
+            // Both ends run the same build of Weir, so an invalid message can only be the result of a bug. Close the
             // connection.
             Ok(Message::WrongVersion { .. }) | Err(_) => self.link.close(Error::broken("not an RPC message")),
         }

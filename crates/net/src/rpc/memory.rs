@@ -1,10 +1,10 @@
 //! Memory accounting of a server's connections: a connection reserves memory before use, and waits while memory is
 //! short.
 //!
-//! Each incoming call has a [`Charge`] for its record, its work memory, and its largest possible reply. If a connection
-//! would exceed its share, the server does not read from it, and the peer's data wait in the socket buffers. While
-//! memory stays short, the server closes connections whose peer makes no progress inside a record or a reply for too
-//! long.
+//! Each incoming call has a [`Charge`] (reserved memory) for its record, its work memory, and its largest possible
+//! reply. If a connection would exceed its share of the memory, the server does not read from it, and the peer's data
+//! wait in the socket buffers. While memory stays short, the server closes connections whose peer makes no progress
+//! inside a record or a reply for too long.
 
 use super::Limits;
 use crate::Counters;
@@ -16,11 +16,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::Machine;
 
-/// Charges of at most this many bytes are small, and may exceed the limit a little. Some small messages end the wait
-/// of other calls, for instance LAYOUTRETURN or the reply to a callback. Such a message must not wait behind the calls
-/// that it unblocks.
+/// Charges (reservations of memory) of at most this many bytes are small, and may exceed the limit a little. Some
+/// small messages end the wait of other calls, for instance LAYOUTRETURN or the reply to a callback. Such a message
+/// must not wait behind the calls that it unblocks.
 const SMALL: usize = 64 << 10;
-/// Small charges may exceed the memory limit of the server by this fraction of the limit: one eighth.
+/// Small charges (reservations of memory) may exceed the memory limit of the server by this fraction of the limit:
+/// one eighth.
 const HEADROOM: usize = 8;
 /// A connection that already holds memory may hold at most this fraction of the server's free memory: one eighth.
 const SHARE: usize = 8;
@@ -61,7 +62,7 @@ pub(crate) struct Account {
     closed: AtomicBool,
 }
 
-/// Bytes that a connection has reserved for a call. Dropping the charge releases the bytes.
+/// Bytes that a connection has reserved for a call. Dropping this value releases the bytes.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,
@@ -186,8 +187,8 @@ impl Account {
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }
-        // Check the share of a connection only if it already holds memory. A connection without memory waits only for
-        // the limits of its machine and of the server, so it can make progress.
+        // Check a connection's share of the free memory only if the connection already holds memory. A connection
+        // without memory waits only for the limits of its machine and of the server, so it can make progress.
         if held > 0 {
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
             if held + bytes > share {
@@ -203,7 +204,7 @@ impl Account {
         Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
     }
 
-    /// Makes all waits of this connection for memory return, because the connection is closed.
+    /// Ends all waits of this connection for memory, because the connection is closed.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
         self.memory.freed.notify_waiters();
@@ -216,8 +217,8 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Subtract the released bytes from the counter before `used`. Otherwise another thread could reserve these
-        // bytes first, and the counter would include them twice for a moment.
+        // Subtract the released bytes from the counter of held memory first, and from `used` second. Otherwise
+        // another thread could reserve these bytes in between, and the counter would include them twice for a moment.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
@@ -229,7 +230,7 @@ impl Account {
 }
 
 impl Charge {
-    /// Changes the charge to `bytes`, the memory that the call really holds. Never waits.
+    /// Changes the charge (the reserved memory) to `bytes`, the memory that the call really holds. Never waits.
     pub(crate) fn resize(&self, bytes: usize) {
         let before = self.bytes.swap(bytes, SeqCst);
         self.account.change(before, bytes);
@@ -294,8 +295,8 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // 500 KiB are free. An eighth of this is less than the connection `one` already holds, so `one` gets no more
-        // memory.
+        // After this drop, 600 KiB are free. The connection `one` already holds more than an eighth of this memory,
+        // so `one` gets no more memory.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);

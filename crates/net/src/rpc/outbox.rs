@@ -19,7 +19,8 @@ use xdr::Segments;
 
 /// Maximum number of segments in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Maximum number of writes by one caller, before it leaves the rest of the queue to the writing task.
+/// Maximum number of writes by one caller. After these writes, the caller leaves the rest of the queue to the writing
+/// task.
 const TURNS_MAX: usize = 16;
 
 /// The slot of a call in progress, and the memory reserved for the call.
@@ -40,7 +41,7 @@ pub(crate) struct Outbox {
     /// lock.
     taken: Mutex<VecDeque<Part>>,
     wake: Notify,
-    /// Time limit for the peer to accept the oldest part of a message in the queue completely.
+    /// Time limit for the peer to accept all bytes of the oldest message part in the queue.
     stall: Duration,
     /// Number of parts of messages that were sent completely.
     left: AtomicU64,

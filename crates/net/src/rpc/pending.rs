@@ -56,8 +56,8 @@ impl Pending {
         self.calls.drain().map(|(_, call)| call).collect()
     }
 
-    /// Handles the alarm that was set for the time `at`. Removes and returns the calls whose deadline has passed. Also
-    /// returns the time for which the caller must set this alarm again. This is `None` if no call waits or an earlier
+    /// Handles the alarm that was set for the time `at`. Removes and returns the calls whose deadline has passed.
+    /// Also returns the time for which the caller must set this alarm again; `None` if no call waits or an earlier
     /// alarm has replaced this alarm.
     pub(crate) fn ring(&mut self, at: Instant, now: Instant) -> (Vec<Call>, Option<Instant>) {
         let late = self.calls.extract_if(|_, call| call.until <= now).map(|(_, call)| call).collect();
@@ -139,7 +139,7 @@ mod tests {
                     self.alarms.insert(((again - self.start).as_secs(), name));
                 }
             }
-            // The calls that have timed out must be exactly those whose deadline has passed.
+            // The calls that have timed out must be exactly the calls whose deadline has passed.
             let now = self.now;
             self.waiting.retain_mut(|(_, until, receiver)| match receiver.try_recv() {
                 Ok(Err(Error::Timeout(_))) => {

@@ -24,7 +24,7 @@ pub trait Network: Send + Sync + 'static {
     fn connection_id(&self) -> u64;
 }
 
-/// One end of a simulated connection, which carries ordered bytes in both directions. Dropping it closes the
+/// One end of a simulated connection, which carries ordered bytes in both directions. Dropping this end closes the
 /// connection.
 pub trait Pipe: Debug + Send + Sync {
     /// Returns the address of the peer.
@@ -33,7 +33,8 @@ pub trait Pipe: Debug + Send + Sync {
     /// Returns at most `max` bytes that have arrived; returns an empty slice at the end of the stream.
     fn poll_read(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>>;
 
-    /// Sends as many bytes of `parts` as the connection accepts; returns `WouldBlock` if it accepts none.
+    /// Sends as many bytes of `parts` as the connection accepts; returns `WouldBlock` if the connection accepts no
+    /// bytes.
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Waits until the connection accepts data.

@@ -27,8 +27,9 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
         for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                // All reserved ports are in use, or root of a container may not use reserved ports. So connect from a
-                // port above 1023. The server may then refuse requests that it would accept from a reserved port.
+                // All reserved ports are in use, or this process runs in a container whose root may not use reserved
+                // ports. So connect from a port above 1023. The server may then refuse requests that it would accept
+                // from a reserved port.
                 Err(e) if is_of_the_port(&e) => {
                     tracing::warn!(%address, error = %e, "cannot use a local port below 1024")
                 }

@@ -45,8 +45,8 @@ pub(super) fn peer(stream: &UnixStream) -> Address {
 }
 
 /// The receiving half of a Unix socket, registered with epoll for readability only. The kernel also signals
-/// writability each time the peer has received data. If the reader waited for both, it would wake up twice for each
-/// request.
+/// writability each time the peer has received data. If the reader waited for readability and writability, it would
+/// wake up twice for each request.
 #[derive(Debug)]
 pub(crate) struct Receiving(AsyncFd<Arc<OwnedFd>>);
 

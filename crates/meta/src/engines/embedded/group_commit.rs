@@ -27,9 +27,9 @@ impl CommitTime {
     fn took(&self, commit: Duration) {
         let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
-        // Only the thread that holds the lock of the writer updates the average. The weight of a sample is one eighth,
-        // so after a single flush of eight milliseconds, only the writer's thread commits. After some fast flushes,
-        // threads that submit batches commit again.
+        // Only the thread that holds the lock of the writer updates the average. A sample has a weight of one eighth.
+        // So a single commit of eight milliseconds raises the average to the limit `QUICK`, and only the writer's
+        // thread commits. After some fast commits, threads that submit batches commit again.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
 
@@ -108,7 +108,7 @@ impl GroupCommit {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // The next commit will make a checkpoint, which takes long, so leave the checkpoint to the writer's thread.
+            // The next commit will make a checkpoint, which takes long, so leave this commit to the writer's thread.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };

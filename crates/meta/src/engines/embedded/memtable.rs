@@ -74,8 +74,8 @@ impl Memtable {
         let mut top = write(&self.0);
         top.group += 1;
         let group = top.group;
-        // The lock on `top` blocks new views. So if there is only one reference to the layer, no view reads older
-        // versions.
+        // This thread holds the lock on `top`, so no other thread can take a view now. If there is only one reference
+        // to the layer, no view reads older versions of the records.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
         let mut bytes = 0;

@@ -158,9 +158,9 @@ pub(super) fn change(
 
 /// Commits a transaction together with the log's anchor (the position after which a replay begins).
 ///
-/// If `durable` is set, this commit and all earlier ones are durable on return. The transaction then also contains
-/// redb's quick-repair data, so that the next open need not read the whole database. Otherwise the changes are durable
-/// only in the log.
+/// If `durable` is set, this commit and all earlier commits are durable on return. The transaction then also contains
+/// redb's quick-repair data, so that the next open need not read the whole database. Otherwise the changes are
+/// durable only in the log.
 pub(super) fn commit(
     mut transaction: WriteTransaction,
     anchor: &Anchor,

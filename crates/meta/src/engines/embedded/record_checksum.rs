@@ -14,8 +14,8 @@ const SMALL: usize = 254;
 fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
     let len = key.len() + value.len();
     if len <= SMALL {
-        // Copy the key length, the key and the value into one buffer: one checksum of the buffer takes half the time of
-        // adding the three to a checksum one by one.
+        // Copy the key length, the key and the value into one buffer. One checksum of the buffer takes half the time
+        // of three additions to a checksum.
         let mut joined = [0; 2 + SMALL];
         joined[..2].copy_from_slice(&(key.len() as u16).to_be_bytes());
         joined[2..2 + key.len()].copy_from_slice(key);
@@ -23,8 +23,8 @@ fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
         return crc32c(&joined[..2 + len]).to_be_bytes();
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    // The checksum also covers the length of the key. So a record with the same bytes, but another boundary between key
-    // and value, has a different checksum.
+    // The checksum also covers the length of the key. So two records with the same bytes, but with different
+    // boundaries between key and value, have different checksums.
     digest.update(&(key.len() as u16).to_be_bytes());
     digest.update(key);
     digest.update(value);
@@ -71,7 +71,8 @@ mod tests {
         for key in [&b"kez"[..], b"ke", b"keyv", b""] {
             assert_eq!(open(key, &sealed), None);
         }
-        // A record with the same bytes, but another boundary between key and value, does not match the checksum.
+        // A record with the same bytes, but with a different boundary between key and value, does not match the
+        // checksum.
         seal(b"keyv", b"alue", &mut sealed);
         assert_eq!(open(b"key", &[b"v", &sealed[..]].concat()), None);
         seal(b"", b"", &mut sealed);

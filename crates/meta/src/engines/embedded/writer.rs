@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
-/// If at least this many bytes are free, the writer queries the free space only once per [`LOOK`]. Within this time,
-/// other programs cannot fill so much space with ordinary writes. They can fill it with `fallocate(2)`, but more
-/// frequent queries cannot rule that out either.
+/// If at least this many bytes are free, the writer queries the free space only once in each interval [`LOOK`].
+/// Within this interval, other programs cannot fill so much space with ordinary writes. They can fill it with
+/// `fallocate(2)`, but more frequent queries cannot rule that out either.
 const ROOMY: u64 = 4 << 30;
 /// Interval between queries for the free space of a disk with at least [`ROOMY`] bytes free.
 const LOOK: Duration = Duration::from_millis(20);
@@ -23,7 +23,7 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 /// The work that one call of [`Stepper::step`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing: the queue is empty and no checkpoint is due.
+    /// The call did nothing, because the queue is empty and no checkpoint is due.
     Idle,
     /// The writer applied or refused this number of batches, and sent their outcomes.
     CommitGroup(usize),
@@ -93,7 +93,7 @@ struct Decided {
     changes: Changes,
 }
 
-/// How a commit group was committed: in the log or in the database, and whether with a flush.
+/// How a commit group was committed: in the log without a flush, in the log with a flush, or in the database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The changes of the commit group are in the log, which was not flushed.
@@ -177,8 +177,8 @@ impl Writer {
     }
 
     /// Returns how many batches of `jobs` go into the next transaction. On a nearly full disk, a transaction may use
-    /// only a fraction of the space that is reserved for removals. The next query for free space then shows how much
-    /// space the transaction used.
+    /// only a fraction of the space that is reserved for removals. The query for free space after the transaction
+    /// then shows how much space the transaction used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -206,7 +206,7 @@ impl Writer {
         match outcomes {
             Ok(outcomes) => {
                 for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    // Ignore an error of the send: it means only that the caller has dropped its `Pending`.
+                    // Ignore an error of the send: the send fails only if the caller has dropped its `Pending`.
                     let _ = job.answer.send(outcome);
                 }
             }
@@ -242,7 +242,8 @@ impl Writer {
         let space = self.space(writes, now)?;
         let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
-            // A durable batch without changes, such as that of `settle`, makes all earlier batches durable.
+            // A durable batch without changes, such as the batch that `settle` submits, makes all earlier batches
+            // durable.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;
@@ -266,7 +267,7 @@ impl Writer {
     }
 
     /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be as old
-    /// as [`LOOK`]; otherwise the result is current.
+    /// as the interval [`LOOK`]; otherwise the result is current.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -345,8 +346,8 @@ impl Writer {
     /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough free space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        // Do not double a log that is already twice as large as the reserved space, so that the log stays small on a
-        // small disk.
+        // Do not double a log that is already twice as large as the space reserved for removals, so that the log
+        // stays small on a small disk.
         if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }

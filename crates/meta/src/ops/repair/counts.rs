@@ -87,7 +87,7 @@ pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Raises the next inode number so that it is above `used`, an inode number that is in use.
+/// Raises the next inode number above `used`, an inode number that is in use.
 pub(super) fn next_id(tx: &mut Tx<'_>, used: FileId) -> Mending {
     let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
     let next = schema::NextId::from_value(value.clone())?;

@@ -10,7 +10,7 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// Maximum depth of a directory in the tree. A longer chain of parents must be a loop.
+/// Maximum depth of a directory in the tree. A chain of parents that is longer than this depth must be a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
 /// Returns whether the directory entry is unchanged since the check. If it is unchanged, adds a precondition on the
@@ -25,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a directory entry. Also changes the core record of the file to which the entry refers. So other repairs that
-/// are based on an older count of the file's entries conflict.
+/// Removes a directory entry. Also changes the core record of the file to which the entry refers. As a result, a
+/// repair that is based on an older count of the file's entries conflicts.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -83,8 +83,8 @@ pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Moves a directory entry to a cookie that the hash of its name allows. If the name is invalid, first replaces it with
-/// a generated name.
+/// Moves a directory entry to a cookie that the hash of its name allows. If the name is invalid, first replaces the
+/// name with a generated name.
 pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -96,8 +96,8 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // Another entry of the directory has this name, and lookups find the other entry. So remove the misplaced
-        // entry.
+        // Another entry of the directory has this name, and lookups find the other entry. So remove the entry whose
+        // cookie does not fit the name.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));
@@ -243,7 +243,7 @@ pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<F
     tx.expect(Expect::Reads(key, core.clone()));
     let mut core = Core::from_value(core.clone())?;
     core.names = 1;
-    // Change the core record, so that other repairs that are based on an older count of the file's entries conflict.
+    // Change the core record, so that a repair that is based on an older count of the file's entries conflicts.
     core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
     if let Body::Directory { parent } = &mut core.body {
         *parent = lost;

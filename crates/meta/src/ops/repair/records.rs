@@ -103,7 +103,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The file size was in the lost record. The intent makes the mgr query the iods for the size.
+            // The lost tail record had the file size. The intent `Written` makes the mgr query the iods for the size.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
@@ -178,7 +178,7 @@ pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a file from the orphan list, because it has directory entries, is not a regular file, or is missing.
+/// Removes a file from the orphan list, because the file has directory entries, is not a regular file, or is missing.
 pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
     if matches!(tx.get(&key), Ok(None)) {
