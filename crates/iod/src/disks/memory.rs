@@ -2,9 +2,9 @@
 //! clusters.
 //!
 //! A power cut loses the same changes that a real file system may lose. Each 512-byte sector that changed since the
-//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the
-//! length of the file. Of the names created and removed in a folder since its last sync, any subset survives. The
-//! caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
+//! last sync of its file keeps its newest content, or gets back an older content that it had at or after this sync. The
+//! same holds for the length of the file. Of the names created and removed in a folder since its last sync, any subset
+//! survives. The caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
 //! written, but later syncs do not write them unless they change again. Directory entries are in the log (journal) of
@@ -57,7 +57,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns whether the operation changes the content of the disk, or which data survive a power cut.
+    /// Returns whether the operation changes the content of the disk, or changes which data survive a power cut (a
+    /// sync).
     pub fn is_change(self) -> bool {
         !matches!(self, Operation::Read | Operation::Open | Operation::List)
     }
@@ -614,9 +615,9 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Release the file's lock only with its last handle. A real file system releases the lock with the handle
-            // that locked the file. This is the same here, because only the iod locks files, and opens each of these
-            // files once.
+            // Release the file's lock only when its last handle is dropped. A real file system releases the lock when
+            // the handle that took the lock is closed. Both rules have the same effect here, because the iod opens each
+            // file that it locks only once.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

@@ -23,7 +23,7 @@ pub(super) struct Replaced;
 pub(super) struct Incarnations {
     /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
     /// accepts any incarnation from this owner. A late PROVE with an old incarnation is harmless, because no client
-    /// uses its connection.
+    /// uses the connection on which this PROVE arrived.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }
 

@@ -97,8 +97,8 @@ impl OpenConnections {
                         }
                     }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
-                    // `cut_off` returns true only for its first call. So the iod counts a slow connection once,
-                    // although the connection stays in the table until its thread has ended.
+                    // `Socket::cut_off` returns true only for the first call on a connection. So the iod counts a slow
+                    // connection once, although the connection stays in the table until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         tracing::info!(?peer, pressed, "disconnected a peer that stalled inside a request or reply");

@@ -84,7 +84,7 @@ impl Channel for Memory {
     }
 
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
-        // There is no socket to close: the caller gets the error when it passes the next record.
+        // This connection has no socket to close. Instead, the caller gets an error when it passes the next record.
         || {}
     }
 

@@ -109,8 +109,9 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Executes CLAIM: accepts `claiming` if that is allowed. Returns the recorded claim, which is the new claim if the
-    /// iod accepted it. With `want_highest`, also returns the highest object number.
+    /// Executes CLAIM: accepts the claim `claiming` if the recorded claim or the highest object number permits this.
+    /// Returns the recorded claim, which is the new claim if the iod accepted it. With `want_highest`, also returns the
+    /// highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
         // Hold the lock of the recorded claim for the whole call, so that a concurrent CLAIM sees the claim that this
         // CLAIM records.

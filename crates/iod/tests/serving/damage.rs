@@ -199,7 +199,7 @@ fn an_authenticated_connection_may_be_idle() {
     let mut quiet = server.client();
     let mut other = Client::new(server.tcp());
     // The iod closes the unauthenticated connection first. So the authenticated connection stays open, although the
-    // client opened it earlier.
+    // client opened it before the unauthenticated connection.
     assert!(other.is_closed());
     quiet.write(1, 0, b"here I am").unwrap();
 }

@@ -1,8 +1,8 @@
 //! Power-cut tests: before every change that a history of operations makes, the disk dies, keeps some of its unsynced
 //! changes, and is opened again.
 //!
-//! The history runs only once: the simulated disk keeps a copy from before each change, and each copy is a disk that
-//! dies there.
+//! The history runs only once: the simulated disk keeps a copy from before each change, and each copy stands for a disk
+//! that died before this change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -275,7 +275,7 @@ impl CrashTest {
             let Step(object, _, op) = operation;
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, step, operation).unwrap();
-            // The disk dies before one of the changes of this operation.
+            // The disk dies before one of the changes that this operation makes to the disk.
             for copy in disk.copies() {
                 for variant in 0..3 {
                     self.cut(&copy.copy(), &models, points << 8 | variant);
@@ -390,7 +390,8 @@ fn trial(sums: bool) -> CrashTest {
     CrashTest { sums, history: history(if full() { 2500 } else { 80 }) }
 }
 
-/// Makes a [`trial`] with a shorter history, for tests that take much longer for each operation.
+/// Makes a power-cut test like [`trial`], but with a shorter history of operations, for tests that take much longer for
+/// each operation.
 fn short(sums: bool) -> CrashTest {
     CrashTest { sums, history: history(if full() { 2500 } else { 40 }) }
 }
