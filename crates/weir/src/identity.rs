@@ -34,8 +34,9 @@ pub struct Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // Remove the identity file: a mount that ends cleanly leaves no state at the mgr. A process that already waits
-        // for the lock on the file may still get the client owner. No other process can open the file any more.
+        // Remove the identity file, because a mount that ends cleanly leaves no state at the mgr for a later mount to
+        // remove. A process that already waits for the lock on the file may still get the client owner; no other
+        // process can open the file any more.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -149,7 +149,7 @@ impl MountOptions {
         let mut settings = Settings::default();
         if self.writeback {
             // Write-back caching needs the page cache. Set the access method `page` before all other settings, so that
-            // an explicit `access` setting overrides this one.
+            // an explicit `access` setting overrides this setting.
             let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();

@@ -87,7 +87,7 @@ impl Body {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Names the final path of the destination file in a write failure.
+    /// Adds the final path of the destination file to a write failure, as the name that the failure message shows.
     fn at_target(&self, failure: Failure) -> Failure {
         failure.of(super::named(&self.job.folder.location, &self.job.name))
     }

@@ -6,7 +6,7 @@ use crate::locator::join;
 use client::Node;
 use types::{Attrs, FileKind};
 
-/// The location of a file or directory on one side of a copy.
+/// The location of a file or directory in the source or in the destination of a copy.
 #[derive(Clone)]
 pub struct Location {
     /// The path of the file, for messages and for reads of local files.
