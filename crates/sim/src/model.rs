@@ -116,8 +116,9 @@ pub struct Model {
     /// Whether clients are coherent during the whole run. This holds if the plan has no faults.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Reads that missed changes of their own client, which were not durable yet. Each read has a list of the missed
-    /// changes, and is a violation unless the client later learns that one of these changes has failed.
+    /// Wrong reads that a failed change may still explain: the reading client had changes of the file that were not
+    /// durable. Each entry lists these changes. The read is a violation unless the client later learns that one of
+    /// these changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
     /// Descriptions of all violations that the model has found.
     pub failures: Vec<String>,
@@ -162,8 +163,8 @@ impl Model {
         self.begin(file, client, handle, What::Grow { size })
     }
 
-    /// Records that a change has returned. A truncation or growth that succeeded is durable from now on; a write
-    /// becomes durable later.
+    /// Records that the client's call for a change has returned. A truncation or growth that succeeded is durable from
+    /// now on; a write becomes durable later.
     pub fn returned(&mut self, file: FileId, id: ChangeId, ok: bool) {
         let now = self.tick();
         let changes = self.files.entry(file).or_default().changes.iter_mut();
@@ -176,7 +177,7 @@ impl Model {
         }
     }
 
-    /// Records that an fsync or close of an open file has returned; it began at `began`.
+    /// Records that an fsync or close of an open file, which began at the point `began`, has returned.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {
@@ -234,8 +235,8 @@ impl Model {
         }
     }
 
-    /// Records a read that returned a wrong result. The read is a violation, unless a change of the reader's own client
-    /// fails later.
+    /// Records a read that returned a wrong result. The read is a violation, unless a change that the reader's own
+    /// client made, and that is not durable yet, fails later.
     fn suspect(&mut self, file: FileId, reader: Reader, what: String) {
         let open = |c: &&Change| c.client == reader.client && c.durable.is_none() && !c.doubtful;
         let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -248,7 +249,7 @@ impl Model {
         }
     }
 
-    /// Evaluates the suspicious reads at the end of the run. No further change can fail, so every read in `suspicions`
+    /// Evaluates the wrong reads in `suspicions` at the end of the run. No further change can fail, so every such read
     /// without a failed change is a violation.
     pub fn judge(&mut self) {
         for (file, what, open) in std::mem::take(&mut self.suspicions) {

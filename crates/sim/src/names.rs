@@ -1,6 +1,6 @@
 //! A linearizability checker for names: it searches for an order of the operations that explains every answer.
 //!
-//! An operation takes effect at one moment between its begin and its answer. If an operation has no answer, or its
+//! An operation takes effect at one moment between its request and its answer. If an operation has no answer, or its
 //! answer leaves the effect unknown, it takes effect at any later moment or never. So the checker finds no order if an
 //! operation took effect twice, or if it took effect and its answer says that it did not.
 //!
@@ -200,7 +200,8 @@ struct Parts {
 
 impl Parts {
     fn new(operations: &[Operation], (mgr_deaths, power_cuts): (&[Moment], &[Moment])) -> Self {
-        // Ignore lookups and lists without an answer, because they do not constrain the order.
+        // Ignore lookups and lists that have no answer, because they do not restrict the possible orders of the other
+        // operations.
         let tells = |op: &&Operation| {
             op.reply != NameReply::Unknown || !matches!(op.ask, NameRequest::Lookup { .. } | NameRequest::List)
         };
@@ -274,8 +275,8 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // If the mgr executed the event's request before it died, or a power loss undid the request, the event must
-        // precede every request to the restarted mgr. One power loss may undo several requests.
+        // An execution of a request before the death of the mgr, or the loss of a file in a power loss, must precede
+        // every request to the restarted mgr. One power loss may lose several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
@@ -380,7 +381,7 @@ mod tests {
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, NameReply::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
         assert!(plain(&[made.clone(), lost, found(6, NameReply::Missing), found(8, ok(7))]).is_err());
-        // The mgr executes a retried REMOVE only once. Its reply to the retry contains the result of the first
+        // The mgr executes a retried REMOVE only once. Its reply to the retry contains the result of this one
         // execution.
         assert!(plain(&[made, remove((5, Some(9)), NameReply::Missing)]).is_err());
         let untold = create((1, None), NameReply::Unknown);

@@ -56,8 +56,8 @@ thread_local! {
     static SYSTEM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread made
-/// earlier keep their keys.
+/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread made before
+/// this call keep their hash keys.
 pub fn seed_thread(seed: u64) {
     SYSTEM.set(Some(Rng::new(seed, "system").draw()));
 }

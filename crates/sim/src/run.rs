@@ -69,7 +69,7 @@ pub(crate) fn prepare(print: bool) {
         // change the keys of the run's hash maps.
         watch::show_logs();
     }
-    // Ignore the error: each run calls `empty` again, and then reports the error.
+    // Ignore the error: each run formats the empty file system again, and then reports the error.
     let _ = cluster::empty();
 }
 

@@ -118,12 +118,12 @@ pub struct World {
 }
 
 impl World {
-    /// Locks the history of the run's operations. The caller must unlock it before it waits.
+    /// Locks the history of the run's operations. The caller must unlock the history before it awaits a future.
     pub fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the history of the run's operations.
+    /// Calls `write` to change the history of the run's operations, while the history is locked.
     pub fn note<T>(&self, write: impl FnOnce(&mut History) -> T) -> T {
         write(&mut self.history())
     }
