@@ -21,8 +21,8 @@ const DISK: u64 = 400 << 20;
 const STRIPE_UNIT: &str = "64K";
 const CPU: &str = "/sys/fs/cgroup/cpu";
 
-/// All parts of the cluster. Rust drops fields in the order of their declaration, so the process that was started first
-/// is the last field.
+/// All parts of the cluster. Rust drops fields in the order of their declaration, so the daemons are declared before
+/// the disks and the network that they use.
 pub struct Rig {
     weir: PathBuf,
     gathering: Cluster,
@@ -31,7 +31,7 @@ pub struct Rig {
     client: Vec<OsString>,
     /// The command prefix that runs the clients which only load the mgr, in another network namespace.
     other: Vec<OsString>,
-    /// A slow disk without an iod, for comparison, whose file system writes at a sync.
+    /// A slow disk without an iod, for comparison. Its file system writes data at a sync, not with every write.
     pub local: PathBuf,
     mgr_cpu: Group,
     /// The directory for the traces that the clients replay.

@@ -56,7 +56,7 @@ impl Found {
     }
 }
 
-/// Runs part (d) and adds its table to the report.
+/// Runs part (d) of the `stripe` benchmark and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("names");
     fs::create_dir(&dir)?;

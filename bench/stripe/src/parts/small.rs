@@ -69,7 +69,7 @@ pub fn serve_iod(dir: &Path) -> Outcome<()> {
     }
 }
 
-/// Runs part (c) over Unix sockets and over TCP, and adds its table to the report.
+/// Runs part (c) of the `stripe` benchmark over Unix sockets and over TCP, and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("small");
     std::fs::create_dir(&dir)?;

@@ -138,7 +138,8 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<
     Ok(found.table(kind, setup))
 }
 
-/// Makes a trace for each threshold, long enough to measure. Thresholds with about the same speed get the same trace.
+/// Makes a trace for each write threshold, long enough to measure. All thresholds whose writes run less than twice as
+/// fast as under the slowest threshold get traces of the same length, except the direct path.
 fn traces(kind: Kind, setup: &Setup, rig: &Rig, size: u64) -> Outcome<Vec<PathBuf>> {
     let mut rates = Vec::new();
     for (way, (_, options)) in WAYS.iter().enumerate() {
@@ -242,7 +243,7 @@ impl Found {
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {
-        // Ignore a write error: without this file only a later comparison is missing.
+        // Ignore a write error: without this file, only the comparison by a later experiment is missing.
         Kind::One => drop(fs::write(&path, median(crossing).to_string())),
         _ => {
             let Some(of_one) = fs::read_to_string(&path).ok().and_then(|text| text.parse::<f64>().ok()) else { return };
