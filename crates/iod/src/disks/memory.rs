@@ -279,7 +279,7 @@ fn apply(tree: &mut BTreeMap<String, Entry>, change: Change) {
 }
 
 impl State {
-    /// Counts an operation. Returns an error if an injected fault demands one, or if the disk has died.
+    /// Counts an operation. Returns an error if the injected fault makes the operation fail, or if the disk has died.
     fn step(&mut self, operation: Operation, path: &str) -> io::Result<()> {
         if operation.is_change() {
             self.dead |= self.dies_at.is_some_and(|at| self.changes >= at);

@@ -53,8 +53,8 @@ pub(super) struct Change(Arc<ChangeBarrier>);
 
 impl Incarnations {
     /// Replaces the older connections of the same owner: closes them, waits until none of them has a change in
-    /// progress, and adds the new connection. A later connection that replaces this one calls `hang_up`, which must
-    /// close this connection without blocking.
+    /// progress, and adds the new connection. If a still newer connection replaces the new connection later, it calls
+    /// `hang_up`, which must close the replaced connection without blocking.
     ///
     /// # Errors
     /// [`Replaced`] when the owner has a newer connection, or opens one during the wait.

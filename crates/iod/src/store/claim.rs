@@ -24,9 +24,9 @@ const STORE_NEW: &str = "STORE.new";
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest object number in a store without a claim. The iod determines this number once. Clients of an older
-    /// mgr, which sends no claims, may create objects with higher numbers after that. This does no harm, because the
-    /// metadata store of the older mgr is the store that will claim the iod.
+    /// The highest object number in a store without a claim. The iod determines this number once. The clients of an mgr
+    /// of an older Weir version, which sends no claims, may create objects with higher numbers after that. This is
+    /// harmless, because this mgr claims the iod with the same metadata store after its upgrade.
     highest: Option<u64>,
 }
 

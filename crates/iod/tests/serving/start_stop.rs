@@ -276,8 +276,8 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
     let listed: Vec<_> = listed.iter().map(|e| (e.object.file.0, e.head)).collect();
     let states = [HeadState::Damaged, HeadState::Damaged, HeadState::Newer, HeadState::Own, HeadState::Foreign];
     assert_eq!(listed, (1..).zip(states).collect::<Vec<_>>());
-    // After damage, only REMOVE makes an object usable again. REMOVE keeps a file whose header has a newer version or
-    // names another object.
+    // Only REMOVE makes an object with a damaged file usable again. REMOVE keeps an object file whose header has a
+    // newer version or names another object.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();
     for id in [3, 5] {

@@ -13,7 +13,8 @@ const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// The versions of a page before its current version, since the last sync; `None` is a hole.
+/// Older contents of a page: its content at the last sync, and its contents after that sync except the current content.
+/// `None` is a hole.
 #[derive(Clone, Default)]
 struct OldVersions {
     versions: Vec<Option<Page>>,

@@ -68,7 +68,7 @@ fn history(len: usize) -> Vec<Step> {
                 Op::Fence(Generation(generations[&object]))
             }
             18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
-            // This operation mostly overwrites bytes of earlier writes.
+            // This write mostly overwrites bytes that earlier writes have written.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
         Step(object, Generation(generations[&object]), op)
