@@ -45,8 +45,8 @@ impl Client {
         Client { shared, connection, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
-    /// Fills the files that the trace reads with zeros, for one copy of the trace. Writes each file up to the end of
-    /// its furthest read.
+    /// Fills the files that the trace reads with zeros, for one copy of the trace. Fills each file up to the highest
+    /// offset that the trace reads in the file.
     pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
         const PIECE: u64 = 1 << 20;
         let zeros = aligned(PIECE as usize, |_| {});
