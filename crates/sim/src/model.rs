@@ -49,7 +49,7 @@ struct Change {
     returned: Option<Moment>,
     durable: Option<Moment>,
     doubtful: bool,
-    /// Whether every client must see the change as soon as the change has returned.
+    /// Whether every client must see the change as soon as the call that made the change has returned.
     coherent: bool,
 }
 
@@ -97,7 +97,7 @@ impl Change {
         }
     }
 
-    /// Returns whether the change is durable as soon as it has returned, as truncations and growths are.
+    /// Returns whether the change is durable as soon as its call has returned. This holds for truncations and growths.
     fn is_at_once(&self) -> bool {
         !matches!(self.what, What::Write { .. })
     }

@@ -35,7 +35,7 @@ pub enum NameRequest {
     Link { file: u64, to: u8 },
     /// Look up a name.
     Lookup { name: u8 },
-    /// List all names of the directory, while no operation changes them.
+    /// List all names of the directory. Only the final checks send this request, after all clients have ended.
     List,
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn prepare(print: bool) {
         // change the keys of the run's hash maps.
         watch::show_logs();
     }
-    // Ignore the error: each run formats the empty file system again, and then reports the error.
+    // Ignore the error here: `empty` stores the error, and each run reports it.
     let _ = cluster::empty();
 }
 
