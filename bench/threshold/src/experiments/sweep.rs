@@ -62,8 +62,8 @@ impl Kind {
         (bytes / size).min(most).max(self.clients()) / self.clients()
     }
 
-    /// Returns how often a trace repeats the writes with their fsync, so that a run takes long enough at `rate` bytes
-    /// per second.
+    /// Returns how often a trace repeats the group of writes and its fsync, so that a run takes long enough at `rate`
+    /// bytes per second.
     fn times(self, setup: &Setup, size: u64, rate: f64) -> u64 {
         let group = (self.count(setup, size) * self.clients() * size) as f64;
         let seconds = if setup.quick { 0.3 } else { 1.2 };
