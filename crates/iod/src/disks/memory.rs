@@ -182,8 +182,8 @@ impl Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call of this function, each as if the disk had died
-    /// before one of the changes. Call [`Memory::power_cut`] on each copy before use.
+    /// Returns the copies that the disk has made since the last call of this function, one from before each change.
+    /// Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
@@ -331,8 +331,8 @@ impl State {
         }
     }
 
-    /// Removes every file that has no name and no open handle from the disk, unless a power cut could restore a name
-    /// of the file.
+    /// Removes from the disk every file that has no name and no open handle, unless a power cut could restore a name of
+    /// the file.
     fn sweep(&mut self) {
         let (durable, pending) = (&self.durable, &self.pending);
         let named = |id: u64| {

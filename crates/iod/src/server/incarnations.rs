@@ -120,7 +120,7 @@ impl Membership {
         self.barrier.is_replaced()
     }
 
-    /// Begins a change, unless a newer connection has replaced this one.
+    /// Begins a change, unless a newer connection has replaced this connection.
     ///
     /// # Errors
     /// [`Replaced`] if a newer connection has replaced this one. Then no request of this connection may change an

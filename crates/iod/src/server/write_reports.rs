@@ -90,7 +90,7 @@ impl WriteReports {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // A mgr sends 0 in its first WRITE_REPORTS after its start. This mgr does not know the reports that an
+            // An mgr sends 0 in its first WRITE_REPORTS after its start. This mgr does not know the reports that an
             // earlier mgr confirmed, so forget the confirmed reports.
             state.remembered.clear();
         } else if known <= state.sent && known > state.known {
