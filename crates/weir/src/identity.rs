@@ -71,9 +71,9 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // The file has no client owner for this mount: it is new or incomplete, or belongs to another mount
-                // with the same hash, which names the file. The file is incomplete if a process was killed while it
-                // wrote the file.
+                // The file has no client owner of this mount. The file is new; or incomplete, because a process was
+                // killed while it wrote the file; or it belongs to a mount whose URL and directory have the same hash,
+                // which is the file name.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;

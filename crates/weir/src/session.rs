@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 use types::{FileKind, Status};
 
-/// How long a command waits at its end for the server's reply to the end of the session. Without a reply, the session
-/// ends with its lease.
+/// How long a command waits, before it exits, for the server's reply to the end of its session. Without this reply, the
+/// session ends with its lease.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Options of all commands that communicate with a cluster.

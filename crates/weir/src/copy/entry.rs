@@ -13,8 +13,8 @@ pub struct Location {
     pub path: Vec<u8>,
     /// The node of the file in a Weir file system; `None` for a local file.
     pub node: Option<Node>,
-    /// The open top directory of a local destination tree, and the path of the file below it; `None` for a local source
-    /// file and for a file in Weir.
+    /// The open top directory of a local destination tree, and the path of the file below this directory. `None` for a
+    /// local source file and for a file in Weir.
     pub place: Option<Place>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Client {
     buffer: Buffer,
 }
 
-/// What one client reports at its end.
+/// What one client reports when it ends.
 pub(super) struct ClientResult {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
