@@ -5,8 +5,7 @@
 //! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
 //! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
 //! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
-//! runs without faults, clients are coherent: every mount must see a change that has returned, just as the mount that
-//! made the change must see this change.
+//! runs without faults, clients are coherent: every mount must see a change as soon as the change has returned.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
 //! or if it was not durable when its client was killed. A doubtful change may be visible or not, at any later time.

@@ -421,8 +421,8 @@ mod tests {
         };
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // No order of the operations explains two files from one creation in three cases: the mgr did not die, the mgr
-        // died after it answered the creation, or the rename of the first file began after this answer.
+        // In three cases, no order of the operations explains that one creation made two files. Either the mgr did not
+        // die, or it died after it answered the creation, or the rename of the first file began after this answer.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];

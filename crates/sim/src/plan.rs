@@ -284,8 +284,8 @@ impl Plan {
     }
 
     /// Adds an older disk copy as a fault to some plans with severe faults. The fault follows a restart of the mgr,
-    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no further
-    /// faults: the mgr detects that its disk is an older copy only when it reaches an iod.
+    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no other faults,
+    /// because the mgr detects the older copy only when it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if self.level != Level::Rough || !rng.percent(20) {
