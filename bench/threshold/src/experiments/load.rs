@@ -1,5 +1,5 @@
-//! Experiment E5: the request size at which the direct path and the mgr path are equally fast, with an idle and with a
-//! busy mgr, the threshold that `auto` chooses, and the gain from `auto`.
+//! Experiment E5: the request size at which the direct path and the mgr path are equally fast, and the gain from the
+//! write threshold `auto`, with an idle and with a busy mgr.
 
 use super::sweep::median;
 use crate::report::{Bound, Table, ratios};

@@ -238,8 +238,8 @@ impl Found {
     }
 }
 
-/// Compares the size at which the direct path and the mgr path are equally fast in this experiment with this size in
-/// E1, if the results directory has results of E1.
+/// Experiment E1 stores the size at which the direct path and the mgr path are equally fast. The other experiments
+/// compare their own size with the stored size of E1, if there is one.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {
