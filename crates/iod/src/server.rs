@@ -362,8 +362,8 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // If the removal fails, the remaining file or folder is harmless: the next start replaces the socket, and
-        // ignores an old temporary folder.
+        // If this removal of the socket or of its folder fails, the remaining file or folder is harmless: the next
+        // start replaces the socket, and ignores an old temporary folder.
         drop(fs::remove_file(&self.path));
         if let Some(folder) = &self.folder {
             drop(fs::remove_dir(folder));

@@ -301,8 +301,8 @@ impl Store {
             return Ok(());
         }
         let mut format = lock(&self.format);
-        // Write the flag even if the `FORMAT` file already has it: an earlier run may have written the flag and died
-        // before it synced the file.
+        // Write the flag for streams even if the `FORMAT` file already has it: an earlier run may have written the flag
+        // and died before it synced the file.
         let with_streams = Format { streams: true, ..format.0 };
         with_streams.write(&*format.1)?;
         format.0 = with_streams;

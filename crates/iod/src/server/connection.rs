@@ -157,8 +157,8 @@ impl<C: Channel> Connection<C> {
                 Received::Bytes(_) => {}
                 Received::End if self.input.is_empty() => return Ok(None),
                 Received::End => return Err(Malformed::Short.into()),
-                // An authenticated peer may wait without limit between two requests, so only free the buffers of its
-                // connection.
+                // An authenticated peer may wait without limit between two requests. So keep the connection open, and
+                // only free its buffers.
                 Received::Nothing if self.input.is_empty() && patient => self.rest(),
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }

@@ -163,7 +163,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
         let mut sockets = lock(&live.sockets);
         let (open, most) = (sockets.len(), shared.max_connections);
         // Count the connections of the peer's machine only when many connections are open. With fewer connections no
-        // machine can exceed its share, and the count takes time.
+        // machine can exceed its share, and counting them takes time.
         let own = || sockets.values().filter(|(_, other)| *other == machine).count();
         let may_be_many = open >= shared.max_per_peer || is_share_full(open, open, most);
         let many = may_be_many && {
@@ -233,7 +233,7 @@ fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Mac
     }
     let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
     // Among machines with equally many connections, choose the machine with the oldest connection. Otherwise each new
-    // connection would displace the one that arrived just before it.
+    // connection would displace the connection that arrived just before it.
     let most = || of.values().max_by_key(|(many, oldest)| (*many, Reverse(*oldest)));
     let most = || most().filter(|_| strangers.len() >= STRANGERS_MAX);
     own.or_else(most).map(|(_, (_, number))| *number)

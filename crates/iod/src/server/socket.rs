@@ -151,8 +151,8 @@ impl Socket {
 
     /// Closes the stream in both directions, so that blocked receive and send calls return.
     pub(super) fn shutdown(&self) {
-        // The call fails if the peer has already reset the connection. Then the stream is closed anyway, so ignore the
-        // error.
+        // `shutdown` fails if the peer has already reset the connection. Then the stream is closed anyway, so ignore
+        // the error.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 

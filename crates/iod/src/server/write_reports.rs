@@ -75,8 +75,8 @@ impl WriteReports {
         while state.known < number && !state.closing {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The wait has timed out. Keep the report in the queue: the write has happened, so the mgr must still
-                // learn of it.
+                // The wait for the mgr's confirmation has timed out. Keep the report in the queue: the write has
+                // happened, so the mgr must still learn of it.
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -187,8 +187,7 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
         server.counter("connections.broken") == 3
     });
     assert!(silent.is_closed() && half.is_closed());
-    // The well-behaved client was idle during these tests. The iod does not close an authenticated connection that is
-    // idle.
+    // The iod must continue to serve the well-behaved client, and must not count its connection as broken.
     assert_eq!(good.read(3, 0, 9).unwrap(), b"works");
     assert_eq!(server.counter("connections.broken"), 3);
 }

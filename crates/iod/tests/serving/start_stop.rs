@@ -258,7 +258,7 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
         spoil(3, &|bytes| bytes[11] = 9),
         fs::read(path(4)).unwrap(),
     ];
-    // The file of object 5 is a copy of that of object 4, so its header names object 4.
+    // The file of object 5 is a copy of the file of object 4, so its header names object 4.
     fs::copy(path(4), path(5)).unwrap();
     server.running = Some(Iod::start(config(&server.store_dir())).unwrap());
     let mut client = server.client();

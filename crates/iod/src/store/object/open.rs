@@ -353,7 +353,8 @@ impl Open {
             }
             let left = len - done;
             match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
-                // The source object ended before the range, because another request has truncated it.
+                // The source object ends before the end of the range, because another request has truncated the source
+                // object.
                 Ok(0) => break Ok(false),
                 Ok(n) => done += n,
                 Err(error) => break Err(error),

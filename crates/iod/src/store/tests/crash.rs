@@ -192,8 +192,8 @@ impl Model {
         // byte, its value is zero.
         let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
         for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
-            // Fast path: most pages equal the same page in one version of the object. Compare only the other pages
-            // byte by byte.
+            // Fast path: most pages have the same bytes as in one version of the object. Compare only the remaining
+            // pages byte by byte.
             if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
                 continue;
             }
@@ -304,7 +304,8 @@ impl CrashTest {
             let Step(object, _, op) = operation;
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, step, operation).unwrap();
-            // Blocks that were not committed at the kill have no checksum until a request writes them again.
+            // Blocks that were not committed when the iod was killed have no checksum until a request writes them
+            // again.
             let mut done = models.clone();
             let model = done.get_mut(object).unwrap();
             let sealed = &model.committed - &model.touched;
@@ -356,7 +357,7 @@ impl CrashTest {
         if self.sums {
             self.damage_is_seen(disk, &store, models, &mut random);
         }
-        // After the power cut, the store executes further operations correctly.
+        // After the power cut, the store must execute new operations correctly.
         let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
         for op in [Op::Write(vec![(5, 9000)]), Op::Commit, Op::Remove, Op::Write(vec![(0, 10)]), Op::Commit] {
             perform(&store, 1, &Step(object, LATEST, op)).unwrap();
