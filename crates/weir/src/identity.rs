@@ -197,7 +197,7 @@ mod tests {
         assert!(next(Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
-            // Wait until the thread has found that the identity file is locked.
+            // Wait until the thread that asks for the client owner has found that the identity file is locked.
             while open() < 2 && !waits.is_finished() {
                 std::thread::yield_now();
             }

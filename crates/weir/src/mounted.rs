@@ -291,7 +291,7 @@ impl Mounting {
             outcome => outcome,
         });
         match unmounted.await.map_err(Failure::new)? {
-            // The error `NotFound` means that another process has unmounted the file system first.
+            // The error `NotFound` means that another process has unmounted the file system before this process could.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
