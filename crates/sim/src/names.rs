@@ -230,7 +230,7 @@ impl Parts {
     fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
         for made in 0..all.len() {
             let Part { operation: making, again, .. } = &all[made];
-            // A power loss cannot lose the file after a sync or close has confirmed its durability.
+            // After a sync or close has confirmed that the created file is durable, a power loss cannot lose the file.
             let is_kept = making.kept.is_some() && again.is_none();
             if is_kept || !(making.unsynced && matches!(making.ask, NameRequest::Create { .. })) {
                 continue;
@@ -462,14 +462,15 @@ mod tests {
         // A file that a power loss has lost cannot reappear. A file cannot be lost before the power loss.
         assert!(!explained(&[soon(None), found(8, NameReply::Missing), found(10, ok(7))], &[6]));
         assert!(!explained(&[soon(None), found(4, NameReply::Missing)], &[6]));
-        // A later durable creation in the directory makes the file durable, too. A renamed file is durable, too.
+        // A file that was created without waiting for durability becomes durable with a later durable creation in its
+        // directory, or with its own rename.
         let other = op(NameRequest::Mkdir { name: 2 }, (3, Some(4)), ok(8));
         assert!(!explained(&[soon(None), other, found(8, NameReply::Missing)], &[6]));
         let renamed =
             op(NameRequest::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), NameReply::Ok(None));
         let there = op(NameRequest::Lookup { name: 3 }, (8, Some(9)), NameReply::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
-        // The power loss may happen before the creation is answered, and still lose the created file.
+        // The power loss may happen before the creation is answered, and may still lose the created file.
         assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, NameReply::Missing)], &[6]));
         // After the power loss, another operation may create the lost file again.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
