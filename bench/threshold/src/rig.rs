@@ -256,7 +256,8 @@ impl Rig {
             Ok(of_iods.filter_map(|group| group["values"][name].as_u64()).collect())
         };
         let (old, start) = (counts("requests.stats")?, Instant::now());
-        // The iod may have read its counters for the poll in flight before this call, so wait for two polls.
+        // A poll of the iod may be in flight now, with counters that the iod read before this call. So wait for two
+        // polls.
         while counts("requests.stats")?.iter().zip(&old).any(|(new, old)| *new < old + 2) {
             if start.elapsed() > Duration::from_secs(60) {
                 return Err("the iods do not tell their counts".into());

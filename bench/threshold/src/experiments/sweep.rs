@@ -84,8 +84,8 @@ impl Kind {
             groups.extend_from_slice(group);
             groups.push(Op::of(Action::Fsync, 0));
         }
-        // The file regions of the clients begin on different iods, whatever the size of the writes. The untimed writes
-        // go to the bytes before these regions, and create objects and connections.
+        // The file regions of the clients begin on different iods, whatever the size of the writes. The first writes,
+        // which are not timed, go to the bytes before these regions. They create the objects and the connections.
         let part = |client: u64| {
             let warm = (0..IODS as u64).map(|iod| Op::write(0, iod * UNIT + client, 1));
             let shift = FILE + client * ((count * size).next_multiple_of(1 << 20) + UNIT);
