@@ -205,7 +205,7 @@ impl Model {
     }
 }
 
-/// A generation that no fence of a history refuses.
+/// A generation above every fence of a history, so that no fence refuses a capability with this generation.
 const LATEST: Generation = Generation(1 << 30);
 
 fn perform(store: &Store, step: usize, Step(object, generation, op): &Step) -> Result<(), Failure> {
