@@ -45,7 +45,7 @@ pub struct Body {
     failure: Mutex<Option<Failure>>,
 }
 
-/// The parts of a copy that every transfer of a file uses.
+/// The source, destination, buffers, report and stop flag that all file transfers of a copy share.
 pub struct TransferContext<'a> {
     /// The source of the copy.
     pub from: &'a Side,
