@@ -132,7 +132,7 @@ impl Model {
         self.now
     }
 
-    /// Records a violation of the promises.
+    /// Records a violation of the promises of `docs/SEMANTICS.md`.
     pub fn fail(&mut self, what: String) {
         crate::trace::say(format!("WRONG: {what}"));
         self.failures.push(what);

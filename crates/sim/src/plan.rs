@@ -243,8 +243,7 @@ impl Plan {
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
-            // If the drawn policy setting is a write threshold, it replaces the write threshold that the plan has
-            // already given the client.
+            // A drawn write threshold replaces the write threshold that the client already has.
             let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }

@@ -22,7 +22,7 @@ impl Rng {
         rng
     }
 
-    /// Returns the next number of the stream.
+    /// Returns the next random number of the stream.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -32,7 +32,7 @@ pub struct History {
     /// Number of operations that succeeded or returned an expected error. [`History::failed`] counts all other
     /// operations.
     pub done: u64,
-    /// Number of operations that failed; see [`History::done`].
+    /// Number of operations that failed with an error other than the expected errors of [`History::done`].
     pub failed: u64,
     next_handle: HandleId,
     /// For each file: the lock owners that hold an exclusive lock on it, according to the replies that clients have
