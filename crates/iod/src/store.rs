@@ -59,7 +59,7 @@ pub struct Store {
     disk: Arc<dyn Disk>,
     fsid: Fsid,
     iod: IodId,
-    /// Whether the store keeps block checksums of new objects.
+    /// Whether the store keeps block checksums for new objects.
     sums: bool,
     verifier: Verifier,
     counters: Counters,

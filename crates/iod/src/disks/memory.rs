@@ -493,7 +493,7 @@ struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Counts an operation on the open file and executes it.
+    /// Counts an operation on the open file, and executes the operation unless fault injection makes it fail.
     fn with<T>(
         &self,
         operation: Operation,
