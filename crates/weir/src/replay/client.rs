@@ -34,7 +34,8 @@ pub(super) struct ClientResult {
     pub(super) failure: Option<Failure>,
 }
 
-/// Returns the name of a file, which contains the number of the trace's copy and the number of the file in the trace.
+/// Returns the name of a file, which contains the index of the copy of the trace and the index of the file in the
+/// trace.
 pub(super) fn name(copy: usize, file: u32) -> String {
     format!("{copy}-{file}")
 }
