@@ -20,10 +20,10 @@ pub use bytes::{pattern, payload};
 /// A point in the order of all events of a run. Each event has its own point.
 pub type Moment = u64;
 
-/// Number of a change of a file, unique in a run.
+/// Identifier of a change of a file, unique in a run.
 pub type ChangeId = u32;
 
-/// Number of an open file of a client, unique in a run.
+/// Identifier of an open file of a client, unique in a run.
 pub type HandleId = u32;
 
 /// What a change does to the bytes and the size of a file.
@@ -57,9 +57,9 @@ struct Change {
 pub struct Reader {
     /// The host number of the reading client.
     pub client: u64,
-    /// The point at which the reader opened the file.
+    /// The point, in the order of events, at which the reader opened the file.
     pub opened: Moment,
-    /// The point at which the read began.
+    /// The point, in the order of events, at which the read began.
     pub began: Moment,
 }
 
@@ -119,7 +119,7 @@ pub struct Model {
     /// durable. Each entry lists these changes. The read is a violation unless the client later learns that one of
     /// these changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
-    /// Descriptions of all violations that the model has found.
+    /// Descriptions of all violations of the promises that the model has found.
     pub failures: Vec<String>,
     /// Number of reads whose result was compared with the model.
     pub reads: u64,

@@ -62,15 +62,16 @@ pub struct Operation {
     pub client: u64,
     /// The request of the client.
     pub ask: NameRequest,
-    /// The point at which the client sent the request.
+    /// The point, in the order of events, at which the client sent the request.
     pub began: Moment,
-    /// The point at which the answer arrived; `None` if no answer arrived.
+    /// The point, in the order of events, at which the answer arrived; `None` if no answer arrived.
     pub ended: Option<Moment>,
     /// The answer to this request.
     pub reply: NameReply,
     /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
-    /// The point at which a sync or close confirmed that the created file is durable; `None` if no sync or close did.
+    /// The point, in the order of events, at which a sync or close confirmed that the created file is durable; `None`
+    /// if no sync or close did.
     pub kept: Option<Moment>,
 }
 
@@ -294,7 +295,7 @@ impl Parts {
     }
 }
 
-/// The points at which the mgr died, and the points at which the mgr's host lost power.
+/// The points, in the order of events, at which the mgr died, and those at which the mgr's host lost power.
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
 /// Searches for an order that explains all operations in one directory, which was empty at the start of the run. If

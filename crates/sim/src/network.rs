@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Number of a host, which is also the number of the task group that runs on the host.
+/// Identifier of a host, and of the task group that runs on the host.
 pub type Host = u64;
 
 /// Time after which a simulated TCP connection that delivers no segments is reset.

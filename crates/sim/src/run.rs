@@ -27,7 +27,7 @@ const DAY: u64 = 1_700_000_000;
 pub struct Verdict {
     /// The seed of the run.
     pub seed: u64,
-    /// Descriptions of the violations; empty if the run passed.
+    /// Descriptions of the violations of the promises; empty if the run passed.
     pub failures: Vec<String>,
     /// Hash of all events. Two runs with the same hash had the same events.
     pub hash: u64,

@@ -22,9 +22,9 @@ pub struct History {
     pub model: Model,
     /// Operations on the names of each directory: first the shared directory, then the directory of each client.
     pub names: Vec<Vec<Operation>>,
-    /// The points at which the mgr died.
+    /// The points, in the order of events, at which the mgr died.
     pub mgr_deaths: Vec<Moment>,
-    /// The points at which the mgr's host lost power.
+    /// The points, in the order of events, at which the mgr's host lost power.
     pub power_cuts: Vec<Moment>,
     /// Number of directories whose names the checker did not verify, because the search for a valid order took too
     /// long.
@@ -153,7 +153,7 @@ struct Handle {
     handle: HandleId,
     opened: Moment,
     writable: bool,
-    /// The point at which the process locked the file; `None` while it holds no lock.
+    /// The point, in the order of events, at which the process locked the file; `None` while it holds no lock.
     locked: Option<Moment>,
     /// The operation that created the file, as the index of the directory and the index of the operation.
     made: Option<(usize, usize)>,
