@@ -123,8 +123,8 @@ impl Membership {
     /// Begins a change, unless a newer connection has replaced this connection.
     ///
     /// # Errors
-    /// [`Replaced`] if a newer connection has replaced this one. Then no request of this connection may change an
-    /// object.
+    /// [`Replaced`] if a newer connection has replaced this connection. Then no request of this connection may change
+    /// an object.
     pub(super) fn change(&self) -> Result<Change, Replaced> {
         let mut changing = lock(&self.barrier.changing);
         if self.barrier.is_replaced() {

@@ -290,11 +290,13 @@ mod tests {
             None,
             "the connections of one machine do not displace those of another"
         );
-        // The total maximum is reached, so the iod closes a connection of the machine that has the most connections.
+        // The maximum number of unauthenticated connections is reached, so the iod closes a connection of the machine
+        // that has the most of them.
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
-        // The total maximum is reached, and each machine has one connection, so the iod closes the oldest connection.
+        // The maximum number of unauthenticated connections is reached, and each machine has one of them, so the iod
+        // closes the oldest connection.
         let each = (0..all).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(each, three), Some(0));
     }

@@ -18,7 +18,8 @@ use crate::lock::lock;
 /// Suffix of the name of a checksum file.
 const SUMS_SUFFIX: &str = ".sum";
 
-/// One folder of object files. The folder holds the objects of up to 256 consecutive file numbers out of every 2^24.
+/// One folder of object files. The folder holds the objects of 256 consecutive file numbers, and of all file numbers
+/// that differ from these by a multiple of 2^24.
 pub(crate) struct Leaf {
     path: String,
     /// Number of changes of the folder: names that the iod created or removed. The count starts at 1, because the names
