@@ -85,8 +85,8 @@ pub struct Plan {
 }
 
 impl Copy {
-    /// Copies directories and files. Returns the exit code when all tasks are done, a fatal failure has ended the copy,
-    /// or the user has stopped it.
+    /// Copies directories and files. Returns when all tasks are done, a fatal failure has ended the copy, or the user
+    /// has stopped the copy.
     pub fn run(plan: Plan, dirs: Vec<DirJob>, files: Vec<FileJob>) -> Result<Exit, Failure> {
         let copy = Copy {
             from: plan.from,
@@ -237,7 +237,8 @@ impl Copy {
         }
     }
 
-    /// Copies the xattrs of a file or directory. Reports a failed xattr, but continues the copy of the file.
+    /// Copies the xattrs of a file or directory. Reports an error if an xattr cannot be copied, but continues the copy
+    /// of the file.
     fn copy_xattrs(&self, from: &Location, to: &Location, open: Option<&side::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {

@@ -43,8 +43,8 @@ impl Drop for Identity {
 
 impl Identity {
     /// Returns the client owner for a mount of `url` at `dir`. Returns `None` if another process uses the client owner,
-    /// or the file cannot be written. A mount without a client owner works as usual. But if it is killed, the mgr keeps
-    /// its locks until the lease expires.
+    /// or the file cannot be written. A mount without a client owner works as usual. But if the mount is killed, the
+    /// mgr keeps the locks of the mount until the lease expires.
     pub fn of_mount(url: &str, dir: &Path) -> Option<Identity> {
         let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir, ENDING));
         kept.unwrap_or_else(|error| {

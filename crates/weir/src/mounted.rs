@@ -202,8 +202,8 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     match fuse::source_at(dir) {
         Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
-        // Ignore an error of this check, such as a missing directory, because the attempt to mount will report the
-        // error.
+        // Ignore an error of the check for an existing mount, such as a missing directory, because the attempt to mount
+        // will report the error.
         _ => Ok(()),
     }
 }

@@ -164,7 +164,7 @@ fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
     users
 }
 
-/// Returns, for each file that the trace reads, the end offset up to which the trace reads the file.
+/// Returns, for each file that the trace reads, the highest end offset of a read in the trace.
 fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     let mut ends = HashMap::new();
     for op in trace.ops().filter(|op| op.action == Action::Read) {
