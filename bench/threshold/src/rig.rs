@@ -170,7 +170,8 @@ impl Rig {
         mgr.store = Some(disks.memory("mgr-b")?);
         mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
         let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
-        // Do not use "ip netns exec": it creates a mount namespace, so other processes would not see the mounts.
+        // Enter the network namespaces with `nsenter`, not with `ip netns exec`: the latter creates a mount namespace,
+        // so other processes would not see the mounts of a client.
         let enter = |place: DaemonHost| -> Vec<OsString> {
             let name = place.prefix.last().cloned().unwrap_or_default();
             let mut net = OsString::from("--net=/run/netns/");
