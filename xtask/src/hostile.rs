@@ -29,7 +29,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the test of the `mgr` package that sends the frames. In `cargo test` the same test sends fewer frames.
+/// Runs the test of the `mgr` package that sends these records. In `cargo test`, the same test sends fewer records.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let mut command = crate::cargo();
     command.current_dir(root).args(["test", "--quiet", "--release", "-p", "mgr", "--test", "hostile", "--"]);

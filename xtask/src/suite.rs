@@ -53,8 +53,8 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs one cargo command, prints its output and counts the test results in the output. Standard output and standard
-/// error share a pipe: cargo prints the name of a test program to standard error, and the test program prints its
-/// result to standard output.
+/// error share a pipe, so that their lines stay in order: cargo prints the name of a test program to standard error,
+/// and the test program prints its result to standard output.
 fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Box<dyn Error>> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = {

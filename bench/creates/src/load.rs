@@ -121,7 +121,8 @@ pub fn creates(dir: &Path, kind: Kind, in_flight: usize, long: Duration) -> Outc
     let dir = tempfile::tempdir_in(dir)?;
     let namespace = make(dir.path(), kind)?;
     let work = Work::new(&namespace, 0)?;
-    // Warm up until the batch log has its full length and the database has the first pages of the directories.
+    // Warm up for a quarter of the measured time: the batch log reaches its full length, and the database gets the
+    // first pages of the directories.
     let warm = Instant::now();
     work.run(in_flight, |_| warm.elapsed() < long / 4)?;
     let (before, cpu_before, written_before) = (namespace.status().counters, cpu(), written()?);

@@ -1,5 +1,5 @@
-//! Benchmark of the metadata store: durable creates per second by the batch log, by commits of the database, and by
-//! plain writes and flushes of the same bytes; and the time to open a large store after `kill -9`.
+//! Benchmark of the metadata store: durable creates per second with and without the batch log, and the time to open a
+//! large store after `kill -9`.
 
 mod load;
 mod recording;

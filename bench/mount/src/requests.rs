@@ -45,7 +45,7 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        // Ignore an error: this is the last attempt to remove the trace instance.
+        // Ignore errors: no later code can try again to remove the trace instance.
         let _ = fs::write(self.0.join(EVENT), "0");
         let _ = fs::remove_dir(&self.0);
     }

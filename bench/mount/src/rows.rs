@@ -33,8 +33,8 @@ pub struct Row {
     pub behind: Option<&'static str>,
     /// Runs the row of the benchmark in a directory that contains the files of earlier rows.
     pub work: fn(&WorkDir) -> Outcome<Done>,
-    /// Runs the workload of the row over a bare socket, as the floor of the row; `None` if the workload has no
-    /// equivalent on a bare socket.
+    /// Runs the workload of the row over a bare socket, as the baseline (floor) of the row; `None` if the workload has
+    /// no equivalent on a bare socket.
     pub floor: Option<fn(&Server, &WorkDir) -> Outcome<Done>>,
     /// Makes as many changes durable over a bare socket as the row makes in a file system; `None` if the row makes no
     /// durable changes.

@@ -100,8 +100,8 @@ fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
     Ok((each * count) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Measures concurrent writers of one file in an additional mount, which reaches the mgr through the delaying proxy and
-/// sends each write to the mgr at once.
+/// Measures concurrent writers of one file in an additional mount. This mount reaches the mgr through the delaying
+/// proxy, and sends each write to the mgr at once.
 pub fn measure(weir: &Weir, work_dir: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
     let at = delaying_proxy(weir.address()?)?;
     let options = "access=unbuffered,write_threshold=max";

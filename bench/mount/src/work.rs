@@ -35,7 +35,7 @@ pub struct WorkDir {
     pub scale: usize,
 }
 
-/// The result of one run of a row.
+/// The result of one run of a row of the benchmark.
 pub struct Done {
     pub operations: u64,
     /// Number of bytes that the row wrote or read; 0 for rows that count only operations.

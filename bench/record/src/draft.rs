@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Largest share of the processors that other programs use on a machine with the load `quiet`.
 const QUIET: f64 = 0.1;
 
-/// The fields that all records of one benchmark run share. Create this value before the first measurement, so that the
-/// measured load is the load of other programs.
+/// The fields that all records of one benchmark run share. Create this value before the first measurement, so that
+/// other programs alone cause the measured load.
 pub struct Draft {
     bench: String,
     machine: Machine,

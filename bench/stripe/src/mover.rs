@@ -99,7 +99,8 @@ fn read_all(source: Option<&File>, len: u64, send: &mpsc::Sender<(u64, Bytes)>) 
             source.read_exact_at(&mut buffer.memory[..buffer.len], at)?;
         }
         if send.blocking_send((at, Bytes::from_owner(buffer))).is_err() {
-            // The writing task has ended early, and returns the error to the caller.
+            // The task that writes to Weir has ended early, and reports its error itself. So return without an error
+            // here.
             return Ok(());
         }
     }

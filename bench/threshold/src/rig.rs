@@ -21,8 +21,8 @@ const DISK: u64 = 400 << 20;
 const STRIPE_UNIT: &str = "64K";
 const CPU: &str = "/sys/fs/cgroup/cpu";
 
-/// All parts of the cluster. Rust drops fields in the order of their declaration, so the process that was started first
-/// is the last field.
+/// All parts of the cluster. Rust drops fields in the order of their declaration, so the daemons are declared before
+/// the disks and the network that they use.
 pub struct Rig {
     weir: PathBuf,
     gathering: Cluster,
@@ -31,7 +31,7 @@ pub struct Rig {
     client: Vec<OsString>,
     /// The command prefix that runs the clients which only load the mgr, in another network namespace.
     other: Vec<OsString>,
-    /// A slow disk without an iod, for comparison, whose file system writes at a sync.
+    /// A slow disk without an iod, for comparison. Its file system writes data at a sync, not with every write.
     pub local: PathBuf,
     mgr_cpu: Group,
     /// The directory for the traces that the clients replay.
@@ -170,7 +170,8 @@ impl Rig {
         mgr.store = Some(disks.memory("mgr-b")?);
         mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
         let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
-        // Do not use "ip netns exec": it creates a mount namespace, so other processes would not see the mounts.
+        // Enter the network namespaces with `nsenter`, not with `ip netns exec`: the latter creates a mount namespace,
+        // so other processes would not see the mounts of a client.
         let enter = |place: DaemonHost| -> Vec<OsString> {
             let name = place.prefix.last().cloned().unwrap_or_default();
             let mut net = OsString::from("--net=/run/netns/");
@@ -256,7 +257,8 @@ impl Rig {
             Ok(of_iods.filter_map(|group| group["values"][name].as_u64()).collect())
         };
         let (old, start) = (counts("requests.stats")?, Instant::now());
-        // The iod may have read its counters for the poll in flight before this call, so wait for two polls.
+        // A poll of the iod may be in flight now, with counters that the iod read before this call. So wait for two
+        // polls.
         while counts("requests.stats")?.iter().zip(&old).any(|(new, old)| *new < old + 2) {
             if start.elapsed() > Duration::from_secs(60) {
                 return Err("the iods do not tell their counts".into());

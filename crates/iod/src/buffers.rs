@@ -66,8 +66,8 @@ impl Pool {
         Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
     }
 
-    /// Waits for a permit to allocate memory of the size of one buffer, for a request from this machine. No machine
-    /// gets more than its share of the buffers (`is_share_full`).
+    /// Waits for a permit to allocate memory of the size of one buffer, for a request from this machine. Also waits
+    /// while this machine holds as many buffers as remain free (`is_share_full`).
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
         while state.is_full(machine, self.0.most) {

@@ -274,8 +274,8 @@ impl Running {
         self.volume().store().iod()
     }
 
-    /// Returns the daemon that serves the requests from all sockets, so that another service can serve the same
-    /// objects. Dropping the last reference to the daemon closes the stores.
+    /// Returns the daemon that serves the requests from all sockets, so that another service, such as the NFS service,
+    /// can serve the same objects. Dropping the last reference to the daemon closes the stores.
     pub fn daemon(&self) -> Arc<Daemon> {
         self.shared.daemon.clone()
     }
@@ -337,8 +337,8 @@ impl UnixSocket {
         let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
         if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
             let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
-            // `make_way` fails if the folder exists. So the iod does not use a folder of another user, who could
-            // replace the socket.
+            // `make_way` creates the folder, and fails if the folder exists. So the iod never uses a folder of another
+            // user, who could replace the socket.
             net::files::make_way(&folder)?;
             socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
         }
@@ -362,8 +362,8 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // If the removal fails, the remaining file or folder is harmless: the next start replaces the socket, and
-        // ignores an old temporary folder.
+        // If this removal of the socket or of its folder fails, the remaining file or folder is harmless: the next
+        // start replaces the socket, and ignores an old temporary folder.
         drop(fs::remove_file(&self.path));
         if let Some(folder) = &self.folder {
             drop(fs::remove_dir(folder));

@@ -59,7 +59,7 @@ pub struct Store {
     disk: Arc<dyn Disk>,
     fsid: Fsid,
     iod: IodId,
-    /// Whether the store keeps block checksums of new objects.
+    /// Whether the store keeps block checksums for new objects.
     sums: bool,
     verifier: Verifier,
     counters: Counters,
@@ -68,12 +68,13 @@ pub struct Store {
     room: FreeSpace,
     gone: Tombstones,
     claimed: Mutex<Claimed>,
-    /// Whether the iod may serve clients; see [`Store::check_confirmed`].
+    /// Whether the iod may serve clients: no metadata store has ever claimed the iod, or one has claimed the iod since
+    /// the iod started.
     confirmed: AtomicBool,
     /// Objects whose sync failed. The store remembers the failure even after the cache has evicted the object.
     failed: Mutex<HashSet<ObjectId>>,
     all_failed: AtomicBool,
-    /// The content of the `FORMAT` file, and its open file, which holds the lock of the store.
+    /// The content of the `FORMAT` file, and the open `FORMAT` file itself, which holds the lock of the store.
     format: Mutex<(Format, Box<dyn DiskFile>)>,
     /// Whether a durable flag in the `FORMAT` file says that objects of streams other than 0 may exist.
     streams: AtomicBool,
@@ -300,8 +301,8 @@ impl Store {
             return Ok(());
         }
         let mut format = lock(&self.format);
-        // Write the flag even if the `FORMAT` file already has it: an earlier run may have written the flag and died
-        // before it synced the file.
+        // Write the flag for streams even if the `FORMAT` file already has it: an earlier run may have written the flag
+        // and died before it synced the file.
         let with_streams = Format { streams: true, ..format.0 };
         with_streams.write(&*format.1)?;
         format.0 = with_streams;

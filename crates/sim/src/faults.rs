@@ -100,7 +100,7 @@ impl<'a> Faults<'a> {
         let tell = self.tell.clone();
         tokio::spawn(async move {
             told.notified().await;
-            // Ignore the error: the receiver of the actions no longer exists when the run is over.
+            // Ignore the error of the send: after the end of the run, the receiver of the actions no longer exists.
             let _ = tell.send(action);
         });
     }

@@ -22,7 +22,7 @@ pub const MGR_PORT: u16 = 2049;
 /// Port at which every iod listens.
 pub const IOD_PORT: u16 = 2050;
 
-/// How the simulator ends a process of a daemon or client.
+/// How the simulator ends the process of a daemon or client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
     /// As with `kill -9`: the files keep all data that the process wrote, even unsynced data.

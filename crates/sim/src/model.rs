@@ -5,8 +5,7 @@
 //! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
 //! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
 //! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
-//! runs without faults, clients are coherent: every mount must see a change that has returned, just as the mount that
-//! made the change must see this change.
+//! runs without faults, clients are coherent: every mount must see a change as soon as the change has returned.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
 //! or if it was not durable when its client was killed. A doubtful change may be visible or not, at any later time.
@@ -21,10 +20,10 @@ pub use bytes::{pattern, payload};
 /// A point in the order of all events of a run. Each event has its own point.
 pub type Moment = u64;
 
-/// Number of a change of a file, unique in a run.
+/// Identifier of a change of a file, unique in a run.
 pub type ChangeId = u32;
 
-/// Number of an open file of a client, unique in a run.
+/// Identifier of an open file of a client, unique in a run.
 pub type HandleId = u32;
 
 /// What a change does to the bytes and the size of a file.
@@ -49,7 +48,7 @@ struct Change {
     returned: Option<Moment>,
     durable: Option<Moment>,
     doubtful: bool,
-    /// Whether every client must see the change as soon as the change has returned.
+    /// Whether every client must see the change as soon as the call that made the change has returned.
     coherent: bool,
 }
 
@@ -58,9 +57,9 @@ struct Change {
 pub struct Reader {
     /// The host number of the reading client.
     pub client: u64,
-    /// The point at which the reader opened the file.
+    /// The point, in the order of events, at which the reader opened the file.
     pub opened: Moment,
-    /// The point at which the read began.
+    /// The point, in the order of events, at which the read began.
     pub began: Moment,
 }
 
@@ -97,7 +96,7 @@ impl Change {
         }
     }
 
-    /// Returns whether the change is durable as soon as it has returned, as truncations and growths are.
+    /// Returns whether the change is durable as soon as its call has returned. This holds for truncations and growths.
     fn is_at_once(&self) -> bool {
         !matches!(self.what, What::Write { .. })
     }
@@ -116,10 +115,11 @@ pub struct Model {
     /// Whether clients are coherent during the whole run. This holds if the plan has no faults.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Reads that missed changes of their own client, which were not durable yet. Each read has a list of the missed
-    /// changes, and is a violation unless the client later learns that one of these changes has failed.
+    /// Wrong reads that a failed change may still explain: the reading client had changes of the file that were not
+    /// durable. Each entry lists these changes. The read is a violation unless the client later learns that one of
+    /// these changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
-    /// Descriptions of all violations that the model has found.
+    /// Descriptions of all violations of the promises that the model has found.
     pub failures: Vec<String>,
     /// Number of reads whose result was compared with the model.
     pub reads: u64,
@@ -132,7 +132,7 @@ impl Model {
         self.now
     }
 
-    /// Records a violation of the promises.
+    /// Records a violation of the promises of `docs/SEMANTICS.md`.
     pub fn fail(&mut self, what: String) {
         crate::trace::say(format!("WRONG: {what}"));
         self.failures.push(what);
@@ -162,8 +162,8 @@ impl Model {
         self.begin(file, client, handle, What::Grow { size })
     }
 
-    /// Records that a change has returned. A truncation or growth that succeeded is durable from now on; a write
-    /// becomes durable later.
+    /// Records that the client's call for a change has returned. A truncation or growth that succeeded is durable from
+    /// now on; a write becomes durable later.
     pub fn returned(&mut self, file: FileId, id: ChangeId, ok: bool) {
         let now = self.tick();
         let changes = self.files.entry(file).or_default().changes.iter_mut();
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// Records that an fsync or close of an open file has returned; it began at `began`.
+    /// Records that an fsync or close of an open file, which began at the point `began`, has returned.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {
@@ -234,8 +234,8 @@ impl Model {
         }
     }
 
-    /// Records a read that returned a wrong result. The read is a violation, unless a change of the reader's own client
-    /// fails later.
+    /// Records a read that returned a wrong result. The read is a violation, unless a change that the reader's own
+    /// client made, and that is not durable yet, fails later.
     fn suspect(&mut self, file: FileId, reader: Reader, what: String) {
         let open = |c: &&Change| c.client == reader.client && c.durable.is_none() && !c.doubtful;
         let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -248,7 +248,7 @@ impl Model {
         }
     }
 
-    /// Evaluates the suspicious reads at the end of the run. No further change can fail, so every read in `suspicions`
+    /// Evaluates the wrong reads in `suspicions` at the end of the run. No further change can fail, so every such read
     /// without a failed change is a violation.
     pub fn judge(&mut self) {
         for (file, what, open) in std::mem::take(&mut self.suspicions) {

@@ -1,6 +1,6 @@
 //! A linearizability checker for names: it searches for an order of the operations that explains every answer.
 //!
-//! An operation takes effect at one moment between its begin and its answer. If an operation has no answer, or its
+//! An operation takes effect at one moment between its request and its answer. If an operation has no answer, or its
 //! answer leaves the effect unknown, it takes effect at any later moment or never. So the checker finds no order if an
 //! operation took effect twice, or if it took effect and its answer says that it did not.
 //!
@@ -35,7 +35,7 @@ pub enum NameRequest {
     Link { file: u64, to: u8 },
     /// Look up a name.
     Lookup { name: u8 },
-    /// List all names of the directory, while no operation changes them.
+    /// List all names of the directory. Only the final checks send this request, after all clients have ended.
     List,
 }
 
@@ -62,15 +62,16 @@ pub struct Operation {
     pub client: u64,
     /// The request of the client.
     pub ask: NameRequest,
-    /// The point at which the client sent the request.
+    /// The point, in the order of events, at which the client sent the request.
     pub began: Moment,
-    /// The point at which the answer arrived; `None` if no answer arrived.
+    /// The point, in the order of events, at which the answer arrived; `None` if no answer arrived.
     pub ended: Option<Moment>,
     /// The answer to this request.
     pub reply: NameReply,
     /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
-    /// The point at which a sync or close confirmed that the created file is durable; `None` if no sync or close did.
+    /// The point, in the order of events, at which a sync or close confirmed that the created file is durable; `None`
+    /// if no sync or close did.
     pub kept: Option<Moment>,
 }
 
@@ -200,7 +201,8 @@ struct Parts {
 
 impl Parts {
     fn new(operations: &[Operation], (mgr_deaths, power_cuts): (&[Moment], &[Moment])) -> Self {
-        // Ignore lookups and lists without an answer, because they do not constrain the order.
+        // Ignore lookups and lists that have no answer, because they do not restrict the possible orders of the other
+        // operations.
         let tells = |op: &&Operation| {
             op.reply != NameReply::Unknown || !matches!(op.ask, NameRequest::Lookup { .. } | NameRequest::List)
         };
@@ -229,7 +231,7 @@ impl Parts {
     fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
         for made in 0..all.len() {
             let Part { operation: making, again, .. } = &all[made];
-            // A power loss cannot lose the file after a sync or close has confirmed its durability.
+            // After a sync or close has confirmed that the created file is durable, a power loss cannot lose the file.
             let is_kept = making.kept.is_some() && again.is_none();
             if is_kept || !(making.unsynced && matches!(making.ask, NameRequest::Create { .. })) {
                 continue;
@@ -274,8 +276,8 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // If the mgr executed the event's request before it died, or a power loss undid the request, the event must
-        // precede every request to the restarted mgr. One power loss may undo several requests.
+        // An execution of a request before the death of the mgr, or the loss of a file in a power loss, must precede
+        // every request to the restarted mgr. One power loss may lose several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
@@ -293,7 +295,7 @@ impl Parts {
     }
 }
 
-/// The points at which the mgr died, and the points at which the mgr's host lost power.
+/// The points, in the order of events, at which the mgr died, and those at which the mgr's host lost power.
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
 /// Searches for an order that explains all operations in one directory, which was empty at the start of the run. If
@@ -380,7 +382,7 @@ mod tests {
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, NameReply::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
         assert!(plain(&[made.clone(), lost, found(6, NameReply::Missing), found(8, ok(7))]).is_err());
-        // The mgr executes a retried REMOVE only once. Its reply to the retry contains the result of the first
+        // The mgr executes a retried REMOVE only once. Its reply to the retry contains the result of this one
         // execution.
         assert!(plain(&[made, remove((5, Some(9)), NameReply::Missing)]).is_err());
         let untold = create((1, None), NameReply::Unknown);
@@ -420,8 +422,8 @@ mod tests {
         };
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // No order of the operations explains two files from one creation in three cases: the mgr did not die, the mgr
-        // died after it answered the creation, or the rename of the first file began after this answer.
+        // In three cases, no order of the operations explains that one creation made two files. Either the mgr did not
+        // die, or it died after it answered the creation, or the rename of the first file began after this answer.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
@@ -461,14 +463,15 @@ mod tests {
         // A file that a power loss has lost cannot reappear. A file cannot be lost before the power loss.
         assert!(!explained(&[soon(None), found(8, NameReply::Missing), found(10, ok(7))], &[6]));
         assert!(!explained(&[soon(None), found(4, NameReply::Missing)], &[6]));
-        // A later durable creation in the directory makes the file durable, too. A renamed file is durable, too.
+        // A file that was created without waiting for durability becomes durable with a later durable creation in its
+        // directory, or with its own rename.
         let other = op(NameRequest::Mkdir { name: 2 }, (3, Some(4)), ok(8));
         assert!(!explained(&[soon(None), other, found(8, NameReply::Missing)], &[6]));
         let renamed =
             op(NameRequest::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), NameReply::Ok(None));
         let there = op(NameRequest::Lookup { name: 3 }, (8, Some(9)), NameReply::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
-        // The power loss may happen before the creation is answered, and still lose the created file.
+        // The power loss may happen before the creation is answered, and may still lose the created file.
         assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, NameReply::Missing)], &[6]));
         // After the power loss, another operation may create the lost file again.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Number of a host, which is also the number of the task group that runs on the host.
+/// Identifier of a host, and of the task group that runs on the host.
 pub type Host = u64;
 
 /// Time after which a simulated TCP connection that delivers no segments is reset.
@@ -63,8 +63,8 @@ struct State {
     ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// Tasks that wait until a host has sent a number of segments, by host: the number of segments that are left, and
-    /// what wakes the task.
+    /// For each host, a task that waits until the host has sent a number of segments: the number of segments that the
+    /// host still has to send, and the notification that wakes the task.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 
@@ -103,8 +103,8 @@ impl Net {
         state.connections.values().filter(|c| c.hosts.contains(&host)).cloned().collect()
     }
 
-    /// Handles the death of the process on a host: closes its ports, and ends its connections. A random half of the
-    /// connections end with a reset.
+    /// Handles the death of the process on a host: closes the ports of the host, and ends its connections. A random
+    /// half of these connections end with a reset.
     pub fn process_died(&self, host: Host) {
         self.close_ports(host);
         for connection in self.of_host(host) {

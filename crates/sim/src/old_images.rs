@@ -37,7 +37,7 @@ fn is_used(cluster: &Cluster, iod: usize) -> bool {
     cluster.mgr.status().is_some_and(|status| status.groups.iter().any(is_up))
 }
 
-/// Returns a copy of a disk whose whole content is durable.
+/// Returns a copy of a disk. The whole content of the copy is durable.
 fn copy(disk: &Memory) -> Memory {
     let copy = disk.copy();
     copy.power_cut(&mut |_| 1);

@@ -243,7 +243,7 @@ impl Plan {
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
-            // If the drawn setting is a write threshold, it replaces the write threshold that the client already has.
+            // A drawn write threshold replaces the write threshold that the client already has.
             let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
@@ -283,8 +283,8 @@ impl Plan {
     }
 
     /// Adds an older disk copy as a fault to some plans with severe faults. The fault follows a restart of the mgr,
-    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no further
-    /// faults: the mgr detects that its disk is an older copy only when it reaches an iod.
+    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no other faults,
+    /// because the mgr detects the older copy only when it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if self.level != Level::Rough || !rng.percent(20) {

@@ -92,7 +92,7 @@ impl Pool {
             if child.begun.elapsed() < self.limit {
                 return Ok(None);
             }
-            // Ignore the error: the child may have ended by itself after it exceeded the time limit.
+            // Ignore the error of the kill: the child may have ended by itself after it exceeded the time limit.
             let _ = kill_process(child.pid, Signal::KILL);
             waitpid(Some(child.pid), WaitOptions::empty())?;
             return Ok(Some(run::broken(child.seed, format!("took longer than {:?}", self.limit))));

@@ -22,7 +22,7 @@ impl Rng {
         rng
     }
 
-    /// Returns the next number of the stream.
+    /// Returns the next random number of the stream.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -56,8 +56,8 @@ thread_local! {
     static SYSTEM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread made
-/// earlier keep their keys.
+/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread made before
+/// this call keep their hash keys.
 pub fn seed_thread(seed: u64) {
     SYSTEM.set(Some(Rng::new(seed, "system").draw()));
 }

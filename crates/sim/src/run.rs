@@ -27,7 +27,7 @@ const DAY: u64 = 1_700_000_000;
 pub struct Verdict {
     /// The seed of the run.
     pub seed: u64,
-    /// Descriptions of the violations; empty if the run passed.
+    /// Descriptions of the violations of the promises; empty if the run passed.
     pub failures: Vec<String>,
     /// Hash of all events. Two runs with the same hash had the same events.
     pub hash: u64,
@@ -69,7 +69,7 @@ pub(crate) fn prepare(print: bool) {
         // change the keys of the run's hash maps.
         watch::show_logs();
     }
-    // Ignore the error: each run calls `empty` again, and then reports the error.
+    // Ignore the error here: `empty` stores the error, and each run reports it.
     let _ = cluster::empty();
 }
 

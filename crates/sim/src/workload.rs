@@ -22,9 +22,9 @@ pub struct History {
     pub model: Model,
     /// Operations on the names of each directory: first the shared directory, then the directory of each client.
     pub names: Vec<Vec<Operation>>,
-    /// The points at which the mgr died.
+    /// The points, in the order of events, at which the mgr died.
     pub mgr_deaths: Vec<Moment>,
-    /// The points at which the mgr's host lost power.
+    /// The points, in the order of events, at which the mgr's host lost power.
     pub power_cuts: Vec<Moment>,
     /// Number of directories whose names the checker did not verify, because the search for a valid order took too
     /// long.
@@ -32,7 +32,7 @@ pub struct History {
     /// Number of operations that succeeded or returned an expected error. [`History::failed`] counts all other
     /// operations.
     pub done: u64,
-    /// Number of operations that failed; see [`History::done`].
+    /// Number of operations that failed with an error other than the expected errors of [`History::done`].
     pub failed: u64,
     next_handle: HandleId,
     /// For each file: the lock owners that hold an exclusive lock on it, according to the replies that clients have
@@ -118,12 +118,12 @@ pub struct World {
 }
 
 impl World {
-    /// Locks the history of the run's operations. The caller must unlock it before it waits.
+    /// Locks the history of the run's operations. The caller must unlock the history before it awaits a future.
     pub fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the history of the run's operations.
+    /// Calls `write` to change the history of the run's operations, while the history is locked.
     pub fn note<T>(&self, write: impl FnOnce(&mut History) -> T) -> T {
         write(&mut self.history())
     }
@@ -153,7 +153,7 @@ struct Handle {
     handle: HandleId,
     opened: Moment,
     writable: bool,
-    /// The point at which the process locked the file; `None` while it holds no lock.
+    /// The point, in the order of events, at which the process locked the file; `None` while it holds no lock.
     locked: Option<Moment>,
     /// The operation that created the file, as the index of the directory and the index of the operation.
     made: Option<(usize, usize)>,

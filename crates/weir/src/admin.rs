@@ -62,7 +62,8 @@ pub fn mgr_of(target: &Target) -> Address {
 /// as the name of the file system, because `WEIR_URL` may name a directory.
 pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
     if target.path().is_empty() {
-        // Do not look up the root: an administrator may check a file system that no export lets this machine mount.
+        // Do not look up the root directory: an administrator may check a file system even if no export lets this
+        // machine mount its root directory.
         return Ok(());
     }
     let mut mounts = crate::session::Mounts::new(connect)?;

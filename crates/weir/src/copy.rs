@@ -63,7 +63,7 @@ pub struct Copy {
     /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
     /// because it would then copy the directory into itself.
     tops: Mutex<HashSet<FileId>>,
-    /// The first failure that makes all further files fail, too, for example an unreachable cluster.
+    /// The first failure after which every further file would fail too, for example an unreachable cluster.
     fatal: Mutex<Option<Failure>>,
     aborted: AtomicBool,
 }
@@ -85,8 +85,8 @@ pub struct Plan {
 }
 
 impl Copy {
-    /// Copies directories and files. Returns the exit code when all tasks are done, a fatal failure has ended the copy,
-    /// or the user has stopped it.
+    /// Copies directories and files. Returns when all tasks are done, a fatal failure has ended the copy, or the user
+    /// has stopped the copy.
     pub fn run(plan: Plan, dirs: Vec<DirJob>, files: Vec<FileJob>) -> Result<Exit, Failure> {
         let copy = Copy {
             from: plan.from,
@@ -119,8 +119,8 @@ impl Copy {
     fn thread(&self) {
         while let Some(task) = self.queue.pop() {
             match task {
-                // Finish a started file even after the user has asked to stop: finishing an incomplete file removes its
-                // temporary name.
+                // Execute this task even after the user has asked to stop: it finishes a file whose copy has started,
+                // and removes the temporary name if the file is incomplete.
                 Task::Help(body) => self.help(body),
                 _ if self.stopped() => {}
                 Task::Dir(job) => self.directory(job),
@@ -237,7 +237,8 @@ impl Copy {
         }
     }
 
-    /// Copies the xattrs of a file or directory. Reports a failed xattr, but continues the copy of the file.
+    /// Copies the xattrs of a file or directory. Reports an error if an xattr cannot be copied, but continues the copy
+    /// of the file.
     fn copy_xattrs(&self, from: &Location, to: &Location, open: Option<&side::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {

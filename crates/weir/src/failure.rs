@@ -40,7 +40,7 @@ pub struct Failure {
     pub what: String,
     /// The text of the second line: what the user can do next.
     pub next: Option<String>,
-    /// The name that caused the failure; `None` if the cause is the name that the command was processing.
+    /// The name of the file that caused the failure, if it differs from the name that the command was processing.
     pub subject: Option<String>,
 }
 

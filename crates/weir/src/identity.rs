@@ -34,16 +34,17 @@ pub struct Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // Remove the identity file: a mount that ends cleanly leaves no state at the mgr. A process that already waits
-        // for the lock on the file may still get the client owner. No other process can open the file any more.
+        // Remove the identity file, because a mount that ends cleanly leaves no state at the mgr for a later mount to
+        // remove. A process that already waits for the lock on the file may still get the client owner; no other
+        // process can open the file any more.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Identity {
     /// Returns the client owner for a mount of `url` at `dir`. Returns `None` if another process uses the client owner,
-    /// or the file cannot be written. A mount without a client owner works as usual. But if it is killed, the mgr keeps
-    /// its locks until the lease expires.
+    /// or the file cannot be written. A mount without a client owner works as usual. But if the mount is killed, the
+    /// mgr keeps the locks of the mount until the lease expires.
     pub fn of_mount(url: &str, dir: &Path) -> Option<Identity> {
         let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir, ENDING));
         kept.unwrap_or_else(|error| {
@@ -70,9 +71,9 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // The file has no client owner for this mount: it is new or incomplete, or belongs to another mount
-                // with the same hash, which names the file. The file is incomplete if a process was killed while it
-                // wrote the file.
+                // The file has no client owner of this mount. The file is new; or incomplete, because a process was
+                // killed while it wrote the file; or it belongs to a mount whose URL and directory have the same hash,
+                // which is the file name.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;
@@ -196,7 +197,7 @@ mod tests {
         assert!(next(Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
-            // Wait until the thread has found that the identity file is locked.
+            // Wait until the thread that asks for the client owner has found that the identity file is locked.
             while open() < 2 && !waits.is_finished() {
                 std::thread::yield_now();
             }

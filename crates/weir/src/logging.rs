@@ -91,7 +91,8 @@ impl Write for Sink {
         match self {
             Sink::Stderr(stderr) => stderr.write(line),
             Sink::System(system, level) => {
-                // Ignore the error if the system's log rejects a message, because no other place can report the loss.
+                // Ignore the error if the system's log rejects a message, because no other output can report that the
+                // message is lost.
                 let _ = system.send(&message(*level, std::process::id(), line));
                 Ok(line.len())
             }

@@ -149,7 +149,7 @@ impl MountOptions {
         let mut settings = Settings::default();
         if self.writeback {
             // Write-back caching needs the page cache. Set the access method `page` before all other settings, so that
-            // an explicit `access` setting overrides this one.
+            // an explicit `access` setting overrides this setting.
             let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
@@ -202,8 +202,8 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     match fuse::source_at(dir) {
         Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
-        // Ignore an error of this check, such as a missing directory, because the attempt to mount will report the
-        // error.
+        // Ignore an error of the check for an existing mount, such as a missing directory, because the attempt to mount
+        // will report the error.
         _ => Ok(()),
     }
 }
@@ -291,7 +291,7 @@ impl Mounting {
             outcome => outcome,
         });
         match unmounted.await.map_err(Failure::new)? {
-            // The error `NotFound` means that another process has unmounted the file system first.
+            // The error `NotFound` means that another process has unmounted the file system before this process could.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }

@@ -10,9 +10,10 @@ const OFFSET: u16 = 1000;
 
 /// The addresses at which an iod serves NFS.
 pub enum Nfs {
-    /// Exactly the given addresses.
+    /// The given addresses, unchanged.
     At(Vec<SocketAddr>),
-    /// For each given address, the port [`OFFSET`] above its port, or a free port if another process uses that port.
+    /// The given addresses, each with a port that is [`OFFSET`] above the given port, or with a free port if another
+    /// process uses that port.
     Near(Vec<SocketAddr>),
 }
 

@@ -72,8 +72,8 @@ struct Shared {
     filled: HashMap<u32, u64>,
 }
 
-/// Models of the file contents, by number of the trace's copy and number of the file. Each model holds the bytes that
-/// one client wrote.
+/// Models of the file contents, by the index of the copy of the trace and the index of the file in the trace. Each
+/// model holds the bytes that one client wrote.
 type Models = HashMap<(usize, u32), Vec<Written>>;
 
 /// Runs a replay and blocks until it ends. `bar` shows the number of completed operations.
@@ -164,7 +164,7 @@ fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
     users
 }
 
-/// Returns, for each file that the trace reads, the end offset up to which the trace reads the file.
+/// Returns, for each file that the trace reads, the highest end offset of a read in the trace.
 fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     let mut ends = HashMap::new();
     for op in trace.ops().filter(|op| op.action == Action::Read) {

@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 use types::{FileKind, Status};
 
-/// How long a command waits at its end for the server's reply to the end of the session. Without a reply, the session
-/// ends with its lease.
+/// How long a command waits, before it exits, for the server's reply to the end of its session. Without this reply, the
+/// session ends with its lease.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Options of all commands that communicate with a cluster.
@@ -178,7 +178,8 @@ pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) ->
 /// Runs `each` for every target. After a failure, prints it and continues with the next target. The exit code reports
 /// whether `each` succeeded for all targets.
 ///
-/// If the cluster is unreachable, the loop ends at once, because each further target would wait for the same timeout.
+/// If the cluster is unreachable, this function returns at once, because each further target would wait for the same
+/// timeout.
 pub async fn for_each<T: std::fmt::Display>(
     targets: &[T],
     mut each: impl AsyncFnMut(&T) -> Result<(), Failure>,

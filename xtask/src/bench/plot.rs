@@ -30,7 +30,7 @@ const COLOURS: [(&str, &str); 7] = [
     ("#56b4e9", "#2f88c0"),
 ];
 
-/// The ratios of a row, each with the index of its series.
+/// The name of a row and its ratios, each ratio with the index of its series (column).
 type Bars<'a> = (&'a str, Vec<(usize, f64)>);
 
 /// The horizontal axis of the ratios.

@@ -6,7 +6,7 @@
 /// attribute words) NFS defines a specific error. The bounds of these items are larger than the server's limits, so
 /// that the request still decodes and the server can return this error.
 const BOUNDS: &[(&str, &str)] = &[
-    // Bounds of types that many messages use.
+    // Maximum lengths of types that many messages use.
     ("attrlist4", "limits::ATTR_BODY_MAX"),
     ("bitmap4", "limits::BITMAP_WORDS_MAX"),
     ("sec_oid4", "limits::OPAQUE_MAX"),
@@ -19,13 +19,13 @@ const BOUNDS: &[(&str, &str)] = &[
     ("netaddr4.na_r_addr", "limits::OPAQUE_MAX"),
     ("gsshandle4_t", "limits::OPAQUE_MAX"),
     ("notifylist4", "limits::ATTR_BODY_MAX"),
-    // Bounds of file data.
+    // Maximum lengths of file data.
     ("READ4resok.data", "limits::PAYLOAD_MAX"),
     ("WRITE4args.data", "limits::PAYLOAD_MAX"),
     ("data4.d_data", "limits::PAYLOAD_MAX"),
     ("app_data_block4.adb_pattern", "limits::PAYLOAD_MAX"),
     ("xattrvalue4", "limits::XATTR_VALUE_DECODE_MAX"),
-    // Bounds of opaque bodies whose format depends on a type number.
+    // Maximum lengths of opaque bodies whose format depends on a type number.
     ("layout_content4.loc_body", "limits::LAYOUT_BODY_MAX"),
     ("layouthint4.loh_body", "limits::LAYOUT_BODY_MAX"),
     ("device_addr4.da_addr_body", "limits::LAYOUT_BODY_MAX"),
@@ -34,7 +34,7 @@ const BOUNDS: &[(&str, &str)] = &[
     ("threshold_item4.thi_hintlist", "limits::LAYOUT_BODY_MAX"),
     ("sec_label4.slai_data", "limits::OPAQUE_MAX"),
     ("fs_locations_server4.fls_info", "limits::OPAQUE_MAX"),
-    // Bounds of security parameters and digests.
+    // Maximum lengths of security parameters and digests.
     ("copy_confirm_auth_priv.ccap_shared_secret_mic", "limits::OPAQUE_MAX"),
     ("ssv_mic_plain_tkn4.smpt_orig_plain", "limits::OPAQUE_MAX"),
     ("ssv_mic_tkn4.smt_hmac", "limits::OPAQUE_MAX"),
@@ -47,7 +47,7 @@ const BOUNDS: &[(&str, &str)] = &[
     ("SET_SSV4args.ssa_ssv", "limits::OPAQUE_MAX"),
     ("SET_SSV4args.ssa_digest", "limits::OPAQUE_MAX"),
     ("SET_SSV4resok.ssr_digest", "limits::OPAQUE_MAX"),
-    // Bounds of arrays of structs and unions.
+    // Maximum lengths of arrays of structs and unions.
     ("COMPOUND4args.argarray", "limits::COMPOUND_OPS_MAX as usize"),
     ("COMPOUND4res.resarray", "limits::COMPOUND_OPS_MAX as usize"),
     ("CB_COMPOUND4args.argarray", "limits::COMPOUND_OPS_MAX as usize"),

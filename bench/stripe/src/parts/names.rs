@@ -56,7 +56,7 @@ impl Found {
     }
 }
 
-/// Runs part (d) and adds its table to the report.
+/// Runs part (d) of the `stripe` benchmark and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("names");
     fs::create_dir(&dir)?;
@@ -113,7 +113,7 @@ fn commits(path: &Path, long: Duration) -> Outcome<f64> {
     let (start, mut done) = (Instant::now(), 0u64);
     while start.elapsed() < long {
         let mut writing = database.begin_write()?;
-        // Use the same redb option as the mgr's metadata store.
+        // Enable redb's quick repair, as the mgr's metadata store does, so that both commit in the same way.
         writing.set_quick_repair(true);
         writing.open_table(TABLE)?.insert(&done.to_be_bytes()[..], &[0x5a; 200][..])?;
         writing.commit()?;

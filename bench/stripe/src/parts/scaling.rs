@@ -22,7 +22,8 @@ struct Width {
     read: Vec<f64>,
 }
 
-/// Runs part (b) and adds its table to the report. Without root it prints a message and measures nothing.
+/// Runs part (b) of the `stripe` benchmark and adds its table to the report. Without root it prints a message and
+/// measures nothing.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("stripe: part b is left out: network namespaces need root");

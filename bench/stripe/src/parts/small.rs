@@ -69,7 +69,7 @@ pub fn serve_iod(dir: &Path) -> Outcome<()> {
     }
 }
 
-/// Runs part (c) over Unix sockets and over TCP, and adds its table to the report.
+/// Runs part (c) of the `stripe` benchmark over Unix sockets and over TCP, and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("small");
     std::fs::create_dir(&dir)?;
@@ -133,7 +133,8 @@ fn fill(path: &Path, iod: &str) -> Outcome<()> {
             return Err(format!("the iod answers something else than was written at {at}").into());
         }
     }
-    // Sync now, because write-back during the measurement would disturb the results.
+    // Make the file and the object durable now, because their write-back during the measurement would disturb the
+    // results.
     file.sync_all()?;
     client.commit()
 }
@@ -194,7 +195,7 @@ fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
     let new = |_: &Side| Ok(Round { reads: 0, rates: Vec::new(), cpu: 0.0, times: Histogram::new(3)? });
     let mut rounds = sides.iter().map(new).collect::<Outcome<Vec<_>>>()?;
     for first in 0..TURNS as usize {
-        // Rotate the order, so that each server is measured first equally often.
+        // Rotate the order of the servers, so that each server is measured first equally often.
         for i in 0..sides.len() {
             let i = (first + i) % sides.len();
             sides[i].turn(turn, &mut rounds[i])?;

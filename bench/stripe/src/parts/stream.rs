@@ -53,7 +53,7 @@ struct Scene<'a> {
     len: u64,
 }
 
-/// Runs part (a) over Unix sockets and over TCP, and adds its table to the report.
+/// Runs part (a) of the `stripe` benchmark over Unix sockets and over TCP, and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("stream");
     fs::create_dir(&dir)?;

@@ -1,5 +1,5 @@
-//! Experiment E5: the request size at which the direct path and the mgr path are equally fast, with an idle and with a
-//! busy mgr, the threshold that `auto` chooses, and the gain from `auto`.
+//! Experiment E5: the request size at which the direct path and the mgr path are equally fast, and the gain from the
+//! write threshold `auto`, with an idle and with a busy mgr.
 
 use super::sweep::median;
 use crate::report::{Bound, Table, ratios};
@@ -9,10 +9,10 @@ use chart::{Chart, Curve};
 use serde_json::Value;
 use std::fs;
 
-/// The loads of the mgr: name, its share of one processor, and whether other clients read through the mgr. For an
-/// overloaded mgr, the experiment does not measure throughput by request size, because that would take too long. With a
-/// hundredth of a processor the mgr completes ten small writes in 100 ms, so each write takes twice as long as on the
-/// direct path.
+/// The loads of the mgr: name, the share of one processor that the mgr may use, and whether other clients read through
+/// the mgr. For an overloaded mgr, the experiment does not measure throughput by request size, because that would take
+/// too long. With a hundredth of a processor the mgr completes ten small writes in 100 ms, so each write takes twice as
+/// long as on the direct path.
 const MGRS: [(&str, Option<f64>, bool); 3] =
     [("idle", None, false), ("busy", Some(0.05), true), (OVERLOADED, Some(0.01), true)];
 const OVERLOADED: &str = "overloaded";

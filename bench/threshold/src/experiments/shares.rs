@@ -89,8 +89,8 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<
 }
 
 /// Adds the targets to the table. The trace with fsyncs waits for the disks after every two or three requests, whatever
-/// the threshold. So for this variant the target is only that a threshold of 32 KiB is not much slower than any other
-/// threshold.
+/// the threshold. So for this trace the target is only that a threshold of 32 KiB is not much slower than the direct
+/// path alone or the mgr path alone.
 fn targets(kind: Kind, rates: &[Vec<f64>], table: &mut Table) {
     let mut target = |of: usize, to: usize, bound: Bound| {
         let what = format!("rate with {} over rate with {}", WAYS[of].0, WAYS[to].0);

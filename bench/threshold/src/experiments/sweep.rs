@@ -62,8 +62,8 @@ impl Kind {
         (bytes / size).min(most).max(self.clients()) / self.clients()
     }
 
-    /// Returns how often a trace repeats the writes with their fsync, so that a run takes long enough at `rate` bytes
-    /// per second.
+    /// Returns how often a trace repeats the group of writes and its fsync, so that a run takes long enough at `rate`
+    /// bytes per second.
     fn times(self, setup: &Setup, size: u64, rate: f64) -> u64 {
         let group = (self.count(setup, size) * self.clients() * size) as f64;
         let seconds = if setup.quick { 0.3 } else { 1.2 };
@@ -84,8 +84,8 @@ impl Kind {
             groups.extend_from_slice(group);
             groups.push(Op::of(Action::Fsync, 0));
         }
-        // The file regions of the clients begin on different iods, whatever the size of the writes. The untimed writes
-        // go to the bytes before these regions, and create objects and connections.
+        // The file regions of the clients begin on different iods, whatever the size of the writes. The first writes,
+        // which are not timed, go to the bytes before these regions. They create the objects and the connections.
         let part = |client: u64| {
             let warm = (0..IODS as u64).map(|iod| Op::write(0, iod * UNIT + client, 1));
             let shift = FILE + client * ((count * size).next_multiple_of(1 << 20) + UNIT);
@@ -138,7 +138,8 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<
     Ok(found.table(kind, setup))
 }
 
-/// Makes a trace for each threshold, long enough to measure. Thresholds with about the same speed get the same trace.
+/// Makes a trace for each write threshold, long enough to measure. All thresholds whose writes run less than twice as
+/// fast as under the slowest threshold get traces of the same length, except the direct path.
 fn traces(kind: Kind, setup: &Setup, rig: &Rig, size: u64) -> Outcome<Vec<PathBuf>> {
     let mut rates = Vec::new();
     for (way, (_, options)) in WAYS.iter().enumerate() {
@@ -237,12 +238,12 @@ impl Found {
     }
 }
 
-/// Compares the size at which the direct path and the mgr path are equally fast in this experiment with this size in
-/// E1, if the results directory has results of E1.
+/// Experiment E1 stores the size at which the direct path and the mgr path are equally fast. The other experiments
+/// compare their own size with the stored size of E1, if there is one.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {
-        // Ignore a write error: without this file only a later comparison is missing.
+        // Ignore a write error: without this file, only the comparison by a later experiment is missing.
         Kind::One => drop(fs::write(&path, median(crossing).to_string())),
         _ => {
             let Some(of_one) = fs::read_to_string(&path).ok().and_then(|text| text.parse::<f64>().ok()) else { return };

@@ -2,9 +2,9 @@
 //! clusters.
 //!
 //! A power cut loses the same changes that a real file system may lose. Each 512-byte sector that changed since the
-//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the
-//! length of the file. Of the names created and removed in a folder since its last sync, any subset survives. The
-//! caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
+//! last sync of its file keeps its newest content, or gets back an older content that it had at or after this sync. The
+//! same holds for the length of the file. Of the names created and removed in a folder since its last sync, any subset
+//! survives. The caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
 //! written, but later syncs do not write them unless they change again. Directory entries are in the log (journal) of
@@ -57,7 +57,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns whether the operation changes the content of the disk, or which data survive a power cut.
+    /// Returns whether the operation changes the content of the disk, or changes which data survive a power cut (a
+    /// sync).
     pub fn is_change(self) -> bool {
         !matches!(self, Operation::Read | Operation::Open | Operation::List)
     }
@@ -181,8 +182,8 @@ impl Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call of this function, each as if the disk had died
-    /// before one of the changes. Call [`Memory::power_cut`] on each copy before use.
+    /// Returns the copies that the disk has made since the last call of this function, one from before each change.
+    /// Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
@@ -278,7 +279,7 @@ fn apply(tree: &mut BTreeMap<String, Entry>, change: Change) {
 }
 
 impl State {
-    /// Counts an operation. Returns an error if an injected fault demands one, or if the disk has died.
+    /// Counts an operation. Returns an error if the injected fault makes the operation fail, or if the disk has died.
     fn step(&mut self, operation: Operation, path: &str) -> io::Result<()> {
         if operation.is_change() {
             self.dead |= self.dies_at.is_some_and(|at| self.changes >= at);
@@ -330,8 +331,8 @@ impl State {
         }
     }
 
-    /// Removes every file that has no name and no open handle from the disk, unless a power cut could restore a name
-    /// of the file.
+    /// Removes from the disk every file that has no name and no open handle, unless a power cut could restore a name of
+    /// the file.
     fn sweep(&mut self) {
         let (durable, pending) = (&self.durable, &self.pending);
         let named = |id: u64| {
@@ -492,7 +493,7 @@ struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Counts an operation on the open file and executes it.
+    /// Counts an operation on the open file, and executes the operation unless fault injection makes it fail.
     fn with<T>(
         &self,
         operation: Operation,
@@ -614,9 +615,9 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Release the file's lock only with its last handle. A real file system releases the lock with the handle
-            // that locked the file. This is the same here, because only the iod locks files, and opens each of these
-            // files once.
+            // Release the file's lock only when its last handle is dropped. A real file system releases the lock when
+            // the handle that took the lock is closed. Both rules have the same effect here, because the iod opens each
+            // file that it locks only once.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

@@ -1,4 +1,5 @@
-//! Tests of the contract that every disk must keep, and of the losses that the simulated disk makes.
+//! Tests of the rules that every [`Disk`] implementation must follow, and of the data that the simulated disk loses at
+//! a power cut or a failed sync.
 
 use std::io;
 

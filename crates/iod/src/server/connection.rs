@@ -23,7 +23,7 @@ use crate::store::{ReadPlan, Store};
 
 /// Size of the input buffer in bytes. A whole request with a small payload fits, so one `recv` call can receive it.
 const INPUT: usize = 32 << 10;
-/// Upper bound of the bytes of a WRITE before its payload: RPC header, capability and 1024 extents.
+/// Upper bound of the number of bytes of a WRITE before its payload: RPC header, capability and 1024 extents.
 const BEFORE_PAYLOAD: usize = 20 << 10;
 /// Longest record in bytes that the iod accepts before the peer has proved by PROVE that it has a ticket.
 const STRANGER_MAX: usize = 4 << 10;
@@ -157,8 +157,8 @@ impl<C: Channel> Connection<C> {
                 Received::Bytes(_) => {}
                 Received::End if self.input.is_empty() => return Ok(None),
                 Received::End => return Err(Malformed::Short.into()),
-                // An authenticated peer may wait without limit between two requests, so only free the buffers of its
-                // connection.
+                // An authenticated peer may wait without limit between two requests. So keep the connection open, and
+                // only free its buffers.
                 Received::Nothing if self.input.is_empty() && patient => self.rest(),
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }

@@ -66,13 +66,13 @@ impl Daemon {
     /// Registers the counters of another service that serves the same objects. STATS then returns these counters for
     /// every volume. Only the first call of this function has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // Only the first call of `count_also` succeeds. Ignore the failure of a later call: STATS then lacks the
-        // counters that this later call wanted to add, which is harmless.
+        // Only the first call of `count_also` has an effect. Ignore the error of a later call: STATS then lacks the
+        // counters of that call, which is harmless.
         let _ = self.doors.set(Box::new(counters));
     }
 
     /// Returns all counters of a volume: the volume's own counters plus those of the daemon's connections, then the
-    /// counters of the other service.
+    /// counters of the service that called [`Daemon::count_also`].
     pub fn counters_of(&self, volume: &Volume) -> Vec<Counter> {
         let mut all = volume.store.snapshot();
         for (counter, shared) in all.iter_mut().zip(self.counters.snapshot()) {

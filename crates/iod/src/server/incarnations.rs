@@ -23,7 +23,7 @@ pub(super) struct Replaced;
 pub(super) struct Incarnations {
     /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
     /// accepts any incarnation from this owner. A late PROVE with an old incarnation is harmless, because no client
-    /// uses its connection.
+    /// uses the connection on which this PROVE arrived.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct Change(Arc<ChangeBarrier>);
 
 impl Incarnations {
     /// Replaces the older connections of the same owner: closes them, waits until none of them has a change in
-    /// progress, and adds the new connection. A later connection that replaces this one calls `hang_up`, which must
-    /// close this connection without blocking.
+    /// progress, and adds the new connection. If a still newer connection replaces the new connection later, it calls
+    /// `hang_up`, which must close the replaced connection without blocking.
     ///
     /// # Errors
     /// [`Replaced`] when the owner has a newer connection, or opens one during the wait.
@@ -120,11 +120,11 @@ impl Membership {
         self.barrier.is_replaced()
     }
 
-    /// Begins a change, unless a newer connection has replaced this one.
+    /// Begins a change, unless a newer connection has replaced this connection.
     ///
     /// # Errors
-    /// [`Replaced`] if a newer connection has replaced this one. Then no request of this connection may change an
-    /// object.
+    /// [`Replaced`] if a newer connection has replaced this connection. Then no request of this connection may change
+    /// an object.
     pub(super) fn change(&self) -> Result<Change, Replaced> {
         let mut changing = lock(&self.barrier.changing);
         if self.barrier.is_replaced() {

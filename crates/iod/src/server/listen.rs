@@ -97,8 +97,8 @@ impl OpenConnections {
                         }
                     }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
-                    // `cut_off` returns true only for its first call. So the iod counts a slow connection once,
-                    // although the connection stays in the table until its thread has ended.
+                    // `Socket::cut_off` returns true only for the first call on a connection. So the iod counts a slow
+                    // connection once, although the connection stays in the table until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         tracing::info!(?peer, pressed, "disconnected a peer that stalled inside a request or reply");
@@ -163,7 +163,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
         let mut sockets = lock(&live.sockets);
         let (open, most) = (sockets.len(), shared.max_connections);
         // Count the connections of the peer's machine only when many connections are open. With fewer connections no
-        // machine can exceed its share, and the count takes time.
+        // machine can exceed its share, and counting them takes time.
         let own = || sockets.values().filter(|(_, other)| *other == machine).count();
         let may_be_many = open >= shared.max_per_peer || is_share_full(open, open, most);
         let many = may_be_many && {
@@ -233,7 +233,7 @@ fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Mac
     }
     let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
     // Among machines with equally many connections, choose the machine with the oldest connection. Otherwise each new
-    // connection would displace the one that arrived just before it.
+    // connection would displace the connection that arrived just before it.
     let most = || of.values().max_by_key(|(many, oldest)| (*many, Reverse(*oldest)));
     let most = || most().filter(|_| strangers.len() >= STRANGERS_MAX);
     own.or_else(most).map(|(_, (_, number))| *number)
@@ -290,11 +290,13 @@ mod tests {
             None,
             "the connections of one machine do not displace those of another"
         );
-        // The total maximum is reached, so the iod closes a connection of the machine that has the most connections.
+        // The maximum number of unauthenticated connections is reached, so the iod closes a connection of the machine
+        // that has the most of them.
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
-        // The total maximum is reached, and each machine has one connection, so the iod closes the oldest connection.
+        // The maximum number of unauthenticated connections is reached, and each machine has one of them, so the iod
+        // closes the oldest connection.
         let each = (0..all).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(each, three), Some(0));
     }

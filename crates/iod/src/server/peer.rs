@@ -14,7 +14,8 @@ use super::socket::{Channel, Received, SendFile};
 
 /// A connection to a [`Daemon`] for callers that deliver records themselves: simulated networks and tests.
 ///
-/// The iod runs the same code for this connection as for one over a socket, except that the messages are in memory.
+/// The iod runs the same code for this connection as for a connection over a socket, except that the messages are in
+/// memory.
 pub struct Peer {
     connection: Connection<Memory>,
     broken: bool,
@@ -84,7 +85,7 @@ impl Channel for Memory {
     }
 
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
-        // There is no socket to close: the caller gets the error when it passes the next record.
+        // This connection has no socket to close. Instead, the caller gets an error when it passes the next record.
         || {}
     }
 

@@ -304,9 +304,9 @@ impl<C: Channel> Connection<C> {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
-                    // The iod has already sent the beginning of the reply, so it cannot return the error in the reply.
-                    // It closes the connection. The next READ of this object copies the bytes through memory, and can
-                    // return an error.
+                    // `sendfile` failed after the iod had sent the beginning of the reply, so the iod cannot return the
+                    // error in this reply. It closes the connection. The next READ of this object copies the bytes
+                    // through memory, and can return an error.
                     open.read_by_copy.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }

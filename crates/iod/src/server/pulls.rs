@@ -1,5 +1,5 @@
-//! The PULL procedure: the iod copies bytes from an object of another iod, or of itself, into an object, without
-//! sending them to the caller.
+//! The PULL procedure: the iod copies bytes from an object of another iod, or of its own, into one of its objects,
+//! without sending the bytes to the caller.
 //!
 //! Two iods that pull from each other cannot deadlock. A PULL waits only for READs, a READ waits for no PULL, and PULLs
 //! have their own slots and memory. A PULL has a time limit of a few seconds, because later requests of its connection
@@ -104,7 +104,8 @@ struct Work<'a> {
     volume: &'a Volume,
     args: &'a PullArgs,
     target: Arc<Object>,
-    /// Returns whether a newer connection has replaced the one that requested this PULL. Then the PULL must stop.
+    /// Returns whether a newer connection has replaced the connection that requested this PULL. Then the PULL must
+    /// stop.
     replaced: &'a dyn Fn() -> bool,
 }
 

@@ -20,7 +20,7 @@ const UNIX_BUFFER: usize = 1 << 20;
 
 /// A bidirectional byte stream to the peer of a connection.
 pub(super) trait Channel {
-    /// Receives once, and appends at most as many bytes as the spare capacity of `buffer`.
+    /// Makes one receive call, which appends at most as many bytes to `buffer` as its spare capacity.
     fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received>;
 
     /// Receives until `buffer` is full; returns an error if the stream ends or fails before that.
@@ -151,8 +151,8 @@ impl Socket {
 
     /// Closes the stream in both directions, so that blocked receive and send calls return.
     pub(super) fn shutdown(&self) {
-        // The call fails if the peer has already reset the connection. Then the stream is closed anyway, so ignore the
-        // error.
+        // `shutdown` fails if the peer has already reset the connection. Then the stream is closed anyway, so ignore
+        // the error.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 

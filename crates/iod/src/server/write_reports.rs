@@ -15,8 +15,8 @@ use wire::native::{WRITE_REPORTS_MAX, WriteReportsReply};
 
 use crate::lock::lock;
 
-/// Maximum number of objects of which the iod remembers the last confirmed report. The iod reports the next write to
-/// any other object again.
+/// Number of objects with a remembered report above which the iod forgets the last confirmed reports of all objects.
+/// After that, the iod reports the next write to each of these objects again.
 const REMEMBERED_MAX: usize = 1 << 16;
 
 /// The write reports that the mgr has not confirmed, and the writers that wait for confirmations.
@@ -75,8 +75,8 @@ impl WriteReports {
         while state.known < number && !state.closing {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The wait has timed out. Keep the report in the queue: the write has happened, so the mgr must still
-                // learn of it.
+                // The wait for the mgr's confirmation has timed out. Keep the report in the queue: the write has
+                // happened, so the mgr must still learn of it.
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -90,7 +90,7 @@ impl WriteReports {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // A mgr sends 0 in its first WRITE_REPORTS after its start. This mgr does not know the reports that an
+            // An mgr sends 0 in its first WRITE_REPORTS after its start. This mgr does not know the reports that an
             // earlier mgr confirmed, so forget the confirmed reports.
             state.remembered.clear();
         } else if known <= state.sent && known > state.known {

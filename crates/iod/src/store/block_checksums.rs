@@ -81,7 +81,8 @@ pub(crate) enum Unverified {
     Failed(Failure),
 }
 
-/// The part of a byte range in one block: number of the block, offset in the block, offset in the range, and length.
+/// The part of a byte range that lies in one block: number of the block, offset in the block, offset in the range, and
+/// length.
 struct Part {
     block: u64,
     within: usize,
@@ -113,7 +114,8 @@ struct Records {
 }
 
 impl Records {
-    /// Returns the covered length and the checksum of a block; `None` if the record of its region is damaged.
+    /// Returns the number of bytes of a block that its checksum covers, and the checksum. Returns `None` if the record
+    /// of the region with the block is damaged.
     fn of(&self, block: u64) -> Option<(u16, u32)> {
         let (region, index) = place(block);
         let record = self.list.get((region - self.first) as usize)?.as_ref()?;
@@ -168,7 +170,7 @@ impl Table {
         changed || self.sealing.get(&region).is_some_and(|s| s.lens[index] > 0)
     }
 
-    /// Discards the pending checksum updates of the blocks from `first` up to `end`.
+    /// Discards the checksums of the blocks from `first` up to `end` that the iod has computed but not yet stored.
     fn forget(&mut self, first: u64, end: u64) {
         let within = |region: u64| {
             let start = region * BLOCKS as u64;
@@ -187,8 +189,8 @@ impl Table {
         self.changed.retain(|_, changed| changed.stale | changed.fresh != 0);
     }
 
-    /// Returns the length that the checksum of a block covers, and the checksum. The length is 0 if the block has no
-    /// checksum. Returns `None` if the record is damaged.
+    /// Returns the number of bytes of a block that its checksum covers, and the checksum. The number is 0 if the block
+    /// has no checksum. Returns `None` if the record with the checksum is damaged.
     fn current(&self, records: &Records, block: u64) -> Option<(u16, u32)> {
         let (region, index) = place(block);
         match self.changed.get(&region) {
@@ -211,8 +213,8 @@ impl BlockChecksums {
         })
     }
 
-    /// Returns the offset after the last byte that has a checksum on disk. Returns `None` if a damaged record hides
-    /// this offset.
+    /// Returns the offset after the last byte that has a checksum on disk. Returns `None` if a damaged record may hold
+    /// the checksum of a later byte.
     pub(crate) fn end(&self) -> io::Result<Option<u64>> {
         let table = read(&self.table);
         for region in (0..table.regions).rev() {

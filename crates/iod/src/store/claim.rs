@@ -24,9 +24,9 @@ const STORE_NEW: &str = "STORE.new";
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest object number in a store without a claim. The iod determines this number once. Clients of an older
-    /// mgr, which sends no claims, may create objects with higher numbers after that. This does no harm, because the
-    /// metadata store of the older mgr is the store that will claim the iod.
+    /// The highest object number in a store without a claim. The iod determines this number once. The clients of an mgr
+    /// of an older Weir version, which sends no claims, may create objects with higher numbers after that. This is
+    /// harmless, because this mgr claims the iod with the same metadata store after its upgrade.
     highest: Option<u64>,
 }
 
@@ -109,8 +109,9 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Executes CLAIM: accepts `claiming` if that is allowed. Returns the recorded claim, which is the new claim if the
-    /// iod accepted it. With `want_highest`, also returns the highest object number.
+    /// Executes CLAIM: accepts the claim `claiming` if the recorded claim or the highest object number permits this.
+    /// Returns the recorded claim, which is the new claim if the iod accepted it. With `want_highest`, also returns the
+    /// highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
         // Hold the lock of the recorded claim for the whole call, so that a concurrent CLAIM sees the claim that this
         // CLAIM records.

@@ -177,7 +177,7 @@ pub(super) fn be(bytes: &[u8]) -> u64 {
 }
 
 /// Creates a store in an empty or missing directory. The `FORMAT` file appears last and atomically, so a caller can
-/// repeat an interrupted attempt.
+/// format the directory again after an interrupted call of this function.
 pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError> {
     let dir = disk.path();
     let fail = |doing| move |source| error(dir, doing, source);

@@ -25,9 +25,9 @@ pub(super) fn piece(spare: u64) -> u64 {
     (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
 }
 
-/// Smallest number of bytes that [`piece`] returns.
+/// Smallest number of bytes that [`piece`] lets a caller allocate at once.
 const PIECE_MIN: u64 = 1 << 20;
-/// Largest number of bytes that [`piece`] returns.
+/// Largest number of bytes that [`piece`] lets a caller allocate at once.
 const PIECE_MAX: u64 = 8 << 20;
 const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES / 4);
 

@@ -12,7 +12,7 @@ pub(crate) const SECTOR: usize = 512;
 
 const MAGIC: [u8; 8] = *b"WEIROBJ\0";
 /// The newest version of the format of headers. Version 1 has neither nonce nor stream, version 2 has a nonce, version
-/// 3 a stream, version 4 both. Objects of stream 0 have versions 1 and 2, which older builds can read.
+/// 3 a stream, version 4 both. Objects of stream 0 have headers of versions 1 and 2, which older builds can read.
 const VERSION: u32 = 4;
 /// Offset in the header of its optional fields, nonce and stream.
 const MORE: usize = 48;

@@ -12,7 +12,8 @@ use super::{Store, failure};
 use crate::disks::{Disk, read_full};
 
 impl Store {
-    /// Returns at most `max` objects after `after`, ordered by folder number and then by object id.
+    /// Returns at most `max` objects that follow the object `after`, in the order of folder numbers and then of object
+    /// ids.
     ///
     /// The list includes object files without a usable header, and returns the states of their headers. An object that
     /// is created or removed during a walk of several calls may be listed or not.

@@ -312,8 +312,8 @@ impl Object {
         Ok(size)
     }
 
-    /// Removes the object durably, even if it is damaged. Does not remove a file that has the header of another object
-    /// or of a newer version.
+    /// Removes the object durably, even if it is damaged. Does not remove a file that has the header of another object,
+    /// or a header of a newer version.
     pub(crate) fn remove(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if !matches!(*state, State::Damaged(_)) {
@@ -450,7 +450,8 @@ impl Object {
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
             Some(open) => open.clone(),
-            // The object has a tombstone: no capability can create it again, so no capability needs a fence.
+            // The object has a tombstone, so no request can create the object again, whatever its capability. A fence
+            // is not necessary.
             None if store.gone.is(self.id) => return Ok(()),
             None => self.create(store, fence)?,
         };

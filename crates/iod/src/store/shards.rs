@@ -18,7 +18,8 @@ use crate::lock::lock;
 /// Suffix of the name of a checksum file.
 const SUMS_SUFFIX: &str = ".sum";
 
-/// One folder of object files. The folder holds the objects of up to 256 consecutive file numbers out of every 2^24.
+/// One folder of object files. The folder holds the objects of 256 consecutive file numbers, and of all file numbers
+/// that differ from these by a multiple of 2^24.
 pub(crate) struct Leaf {
     path: String,
     /// Number of changes of the folder: names that the iod created or removed. The count starts at 1, because the names
@@ -26,14 +27,14 @@ pub(crate) struct Leaf {
     changes: AtomicU64,
     /// Number of changes of the folder that are durable.
     durable: AtomicU64,
-    /// The lock that a thread holds while it syncs the folder. Threads that wait for this lock then share the next
-    /// sync.
+    /// The lock that a thread holds while it syncs the folder. One further sync, by the first thread that waits for
+    /// this lock, suffices for all threads that wait.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }
 
 impl Leaf {
-    /// The change number of the names that were in the folder when the iod opened the store.
+    /// The change number of all names that the folder had when the iod opened the store.
     pub(crate) const FOUND: u64 = 1;
 
     /// Returns the path of the folder, relative to the store's directory.
@@ -63,8 +64,8 @@ impl Leaf {
         let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
-            // Remember the failure. After a failed sync, Linux marks the lost pages as clean, so a later sync may
-            // succeed without writing them.
+            // Remember that this sync failed. After a failed sync, Linux marks the lost pages as clean, so a later sync
+            // may succeed without writing them.
             Err(_) => {
                 self.failed.store(true, Ordering::Release);
                 Counters::add(&counters.syncs_failed, 1);

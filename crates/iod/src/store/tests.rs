@@ -168,7 +168,7 @@ fn repeating_a_change_after_a_failed_sync_and_a_restart_makes_it_durable() {
     let cut = |store: &Store| store.object(object_id(1)).truncate(store, ONE, 100).map_err(|f| f.status);
     let fence =
         |store: &Store| store.object(object_id(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
-    // Each round cuts the power of the disk and chooses other changes that survive, at random.
+    // Each round cuts the power of the disk. In each round, a random choice decides which unsynced changes survive.
     for kept in 0..16 {
         let disk = FaultyDisk::new();
         let store = disk.open(16);
@@ -204,8 +204,8 @@ fn a_late_write_does_not_create_an_object_of_a_removed_file_again() {
     store.object(object_id(2)).remove(&store, ONE).unwrap();
     assert_eq!(write(&store, 1, 0, b"late"), Err(Status::Fenced));
     assert_eq!(store.object(object_id(1)).truncate(&store, ONE, 5).unwrap_err().status, Status::Fenced);
-    // The store also refuses reads of the removed object: its file may have moved, so the absent object must not read
-    // as a hole.
+    // The store also refuses reads of the removed object. The file may have moved to other objects, so a read must not
+    // take the removed object for a hole.
     let (extent, mut plan) = ([Extent { offset: 0, len: 1 }], ReadPlan::default());
     let read = store.object(object_id(1)).plan_read(&store, ONE, &extent, &mut plan).map(drop);
     assert_eq!(read.unwrap_err().status, Status::Fenced);

@@ -284,8 +284,8 @@ fn rights_of_earlier_epochs_end_with_a_claim() {
     let server = Server::new();
     let (mut mgr, mut client) = (server.local_client(true), server.client());
     client.write(1, 0, b"before").unwrap();
-    // The sessions of the test clients belong to epoch 0 of the mgr. The claim makes the sessions of all epochs before
-    // 3 invalid.
+    // The sessions of the test clients belong to epoch 0 of the mgr. The CLAIM of the mgr makes the sessions of all
+    // epochs before 3 invalid.
     let claim = Claim { store: StoreId([1; 16]), epoch: 3, mark: 2, numbers: 3 };
     let claiming = Some(Claiming { expected: 0, next: 100, claim });
     let args = ClaimArgs { cap: mgr.cap(0, Rights::ADMIN), claiming, now: now(), least_epoch: 3, highest: false };

@@ -187,8 +187,7 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
         server.counter("connections.broken") == 3
     });
     assert!(silent.is_closed() && half.is_closed());
-    // The well-behaved client was idle during these tests. The iod does not close an authenticated connection that is
-    // idle.
+    // The iod must continue to serve the well-behaved client, and must not count its connection as broken.
     assert_eq!(good.read(3, 0, 9).unwrap(), b"works");
     assert_eq!(server.counter("connections.broken"), 3);
 }
@@ -199,7 +198,7 @@ fn an_authenticated_connection_may_be_idle() {
     let mut quiet = server.client();
     let mut other = Client::new(server.tcp());
     // The iod closes the unauthenticated connection first. So the authenticated connection stays open, although the
-    // client opened it earlier.
+    // client opened it before the unauthenticated connection.
     assert!(other.is_closed());
     quiet.write(1, 0, b"here I am").unwrap();
 }

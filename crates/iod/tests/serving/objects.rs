@@ -26,8 +26,8 @@ fn hello_and_prove_report_the_identity_and_limits_of_the_iod() {
 #[test]
 fn written_bytes_read_back_over_tcp_and_unix_sockets() {
     let server = Server::new();
-    // Payload lengths below and above each size at which the iod uses other buffers or `sendfile`; some lengths are
-    // odd.
+    // Payload lengths below and above each length at which the iod begins to use larger buffers or `sendfile`; some
+    // lengths are odd.
     let lens = [1, 3, 4096, (16 << 10) - 1, (16 << 10) + 1, 33_333, 65_535, 65_536, 300_001, MIB - 1, MIB];
     let clients = [server.client(), server.client_with(false), server.local_client(true), server.local_client(false)];
     for (way, mut client) in clients.into_iter().enumerate() {

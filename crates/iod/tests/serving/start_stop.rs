@@ -258,7 +258,7 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
         spoil(3, &|bytes| bytes[11] = 9),
         fs::read(path(4)).unwrap(),
     ];
-    // The file of object 5 is a copy of that of object 4, so its header names object 4.
+    // The file of object 5 is a copy of the file of object 4, so its header names object 4.
     fs::copy(path(4), path(5)).unwrap();
     server.running = Some(Iod::start(config(&server.store_dir())).unwrap());
     let mut client = server.client();
@@ -276,8 +276,8 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
     let listed: Vec<_> = listed.iter().map(|e| (e.object.file.0, e.head)).collect();
     let states = [HeadState::Damaged, HeadState::Damaged, HeadState::Newer, HeadState::Own, HeadState::Foreign];
     assert_eq!(listed, (1..).zip(states).collect::<Vec<_>>());
-    // After damage, only REMOVE makes an object usable again. REMOVE keeps a file whose header has a newer version or
-    // names another object.
+    // Only REMOVE makes an object with a damaged file usable again. REMOVE keeps an object file whose header has a
+    // newer version or names another object.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();
     for id in [3, 5] {

@@ -32,7 +32,8 @@ impl Plan {
         self.moves.sort_by_key(|(at, _)| *at);
     }
 
-    /// Adds moves, each followed by a power loss of all iods, to reveal `Planted::EarlySwap`.
+    /// Adds moves, each followed by a power loss of all iods, to reveal the bug `Planted::EarlySwap`: the mgr switches
+    /// a moved file to its new objects before these objects are durable.
     pub(super) fn focus_on_moves(&mut self, rng: &mut Rng) {
         (self.iods, self.stripe_count, self.inline_max) = (2 + self.iods % 3, 1, 0);
         for round in 0..5 {

@@ -91,7 +91,7 @@ impl Process {
         self.reply(dir, index, "lookup", found.map(|(node, _)| NameReply::Ok(Some(node.id.0))));
     }
 
-    /// Opens one of the permanent files, or a file in the directory by its name.
+    /// Opens a random permanent file, or looks up a random file name in the directory `dir` and opens this file.
     pub(super) async fn open_some(&mut self, dir: usize) {
         let node = if self.rng.percent(70) {
             self.rng.pick(&self.world.files.clone()).clone()

@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Settings {
-    /// Returns the settings `self`. For each setting that is not set in `self`, takes the value from `other`.
+    /// Merges two sets of settings: takes each setting from `self` if `self` has it, otherwise from `other`.
     fn over(self, other: Settings) -> Settings {
         Settings {
             dir: self.dir.or(other.dir),

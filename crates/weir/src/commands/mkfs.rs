@@ -76,8 +76,8 @@ pub fn run(args: Args) -> Outcome {
                 other => return Err(second(&place.cluster_file, &other?)),
             };
             let made = runtime()?.block_on(mgr::format(&place.dir, &cluster));
-            // The store could not be made. Remove the cluster file, because the next attempt fails if the cluster file
-            // exists.
+            // The metadata store could not be made. Remove the cluster file, because the next `weir mkfs` of this
+            // metadata store fails if the cluster file exists.
             let store = made.inspect_err(|_| drop(std::fs::remove_file(&place.cluster_file)))?;
             cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)

@@ -101,7 +101,8 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
             Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
             // `mount -f` must not mount (mount(8), "fake").
             Some("-f") => out.push("--fake".into()),
-            // Drop the flags of mount(8) for sloppy, no mtab and verbose, because they have no effect on a Weir mount.
+            // Drop the flags `-s` (sloppy), `-n` (no mtab) and `-v` (verbose) of mount(8), because they have no effect
+            // on a Weir mount.
             Some("-s" | "-n" | "-v") => {}
             // Drop `-t` with a file system type of Weir. Keep `-t` with the type of another file system, which is not
             // meant for Weir.

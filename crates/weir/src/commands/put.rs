@@ -81,8 +81,8 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
 /// Writes all of standard input to the file. Returns the number of bytes written.
 async fn fill(file: &File, stop: &Stop) -> Result<u64, Failure> {
     let (send, mut receive) = mpsc::channel(AHEAD);
-    // Read standard input in a separate thread, so that a blocked read does not delay a stop by the user. The thread
-    // ends with the process.
+    // Read standard input in a separate thread, so that the command can stop at once when the user asks for it, even if
+    // a read blocks. The thread ends with the process.
     std::thread::spawn(move || read_all(&send));
     let mut at = 0;
     loop {

@@ -133,7 +133,7 @@ impl Threshold {
             let mut point = Point { size: size.into(), mgr_us: Vec::new(), direct_us: Vec::new() };
             let trace = Arc::new(self.trace(size)?);
             for round in 0..self.rounds {
-                // Alternate which path is measured first, so that neither path has an advantage by its position.
+                // Alternate which path is measured first, so that the order of the measurements favours neither path.
                 let ways = [round % 2 == 0, round % 2 != 0];
                 for mgr in ways {
                     let job = self.job(trace.clone(), target, runtime, if mgr { ALWAYS_MGR } else { 0 })?;

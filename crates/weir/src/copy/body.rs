@@ -45,7 +45,7 @@ pub struct Body {
     failure: Mutex<Option<Failure>>,
 }
 
-/// The parts of a copy that every transfer of a file uses.
+/// The source, destination, buffers, report and stop flag that all file transfers of a copy share.
 pub struct TransferContext<'a> {
     /// The source of the copy.
     pub from: &'a Side,
@@ -87,7 +87,7 @@ impl Body {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Names the final path of the destination file in a write failure.
+    /// Adds the final path of the destination file to a write failure, as the name that the failure message shows.
     fn at_target(&self, failure: Failure) -> Failure {
         failure.of(super::named(&self.job.folder.location, &self.job.name))
     }

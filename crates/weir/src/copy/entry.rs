@@ -6,15 +6,15 @@ use crate::locator::join;
 use client::Node;
 use types::{Attrs, FileKind};
 
-/// The location of a file or directory on one side of a copy.
+/// The location of a file or directory in the source or in the destination of a copy.
 #[derive(Clone)]
 pub struct Location {
     /// The path of the file, for messages and for reads of local files.
     pub path: Vec<u8>,
     /// The node of the file in a Weir file system; `None` for a local file.
     pub node: Option<Node>,
-    /// The open top directory of a local destination tree, and the path of the file below it; `None` for a local source
-    /// file and for a file in Weir.
+    /// The open top directory of a local destination tree, and the path of the file below this directory. `None` for a
+    /// local source file and for a file in Weir.
     pub place: Option<Place>,
 }
 

@@ -1,4 +1,5 @@
-//! The local side of a copy, for reads. [`super::target`] has the operations that change a local tree.
+//! Reads of local files and directories by a copy. [`super::target`] has the operations that change a local
+//! destination.
 
 use super::buffers::{Buffer, PIECE};
 use super::entry::{Entry, Location, Meta, Xattr};

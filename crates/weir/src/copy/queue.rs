@@ -76,7 +76,7 @@ impl<D, F, H> Queue<D, F, H> {
         }
     }
 
-    /// Records that a task is done. Before this call, the caller must push all tasks that result from the task.
+    /// Records that a task is done. If the task leads to further tasks, the caller must push these before this call.
     pub fn done(&self) {
         let mut inner = self.lock();
         inner.open -= 1;

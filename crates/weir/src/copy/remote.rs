@@ -1,4 +1,4 @@
-//! The side of a copy that is a Weir file system.
+//! The operations of a copy on a Weir file system, which may be the source or the destination.
 //!
 //! The threads of a copy are plain threads, not tasks. Each thread blocks until its own request completes. After the
 //! user asks to stop, requests in flight may continue for a few seconds, so that they leave no incomplete work.
@@ -24,12 +24,12 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Returns the Weir side of a copy for `mount`. The requests of this side run in the tokio runtime `runtime`.
+    /// Returns the Weir file system of `mount` for use in a copy. Its requests run in the tokio runtime `runtime`.
     pub fn new(mount: Mount, runtime: Handle, stop: Stop) -> Self {
         Weir { mount, runtime, stop }
     }
 
-    /// Returns whether the sides `self` and `other` use the same mount.
+    /// Returns whether `self` and `other` use the same mount.
     pub fn is_same(&self, other: &Weir) -> bool {
         self.mount.is_same(&other.mount)
     }

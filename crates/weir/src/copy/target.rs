@@ -359,8 +359,8 @@ mod tests {
         let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
         assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
         assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
-        // The operations of `change` fail in a directory that a symlink has replaced. They must succeed in any other
-        // directory.
+        // The operations that `change` calls fail in a directory that a symlink has replaced. They must succeed in any
+        // other directory.
         let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
         place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
         for (what, outcome) in change(&moved, &attrs) {

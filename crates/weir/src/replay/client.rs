@@ -24,7 +24,7 @@ pub(super) struct Client {
     buffer: Buffer,
 }
 
-/// What one client reports at its end.
+/// What one client reports when it ends.
 pub(super) struct ClientResult {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
@@ -34,7 +34,8 @@ pub(super) struct ClientResult {
     pub(super) failure: Option<Failure>,
 }
 
-/// Returns the name of a file, which contains the number of the trace's copy and the number of the file in the trace.
+/// Returns the name of a file, which contains the index of the copy of the trace and the index of the file in the
+/// trace.
 pub(super) fn name(copy: usize, file: u32) -> String {
     format!("{copy}-{file}")
 }
@@ -45,8 +46,8 @@ impl Client {
         Client { shared, connection, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
-    /// Fills the files that the trace reads with zeros, for one copy of the trace. Writes each file up to the end of
-    /// its furthest read.
+    /// Fills the files that the trace reads with zeros, for one copy of the trace. Fills each file up to the highest
+    /// offset that the trace reads in the file.
     pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
         const PIECE: u64 = 1 << 20;
         let zeros = aligned(PIECE as usize, |_| {});

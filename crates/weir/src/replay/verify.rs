@@ -52,7 +52,7 @@ pub(super) fn all(connection: &Connection, models: &Models, filled: &HashMap<u32
 }
 
 /// Compares the bytes `found` at `offset` with the models of all clients that wrote the file. If several clients wrote
-/// a byte, accepts the last write of any client, because the order of the clients is unknown.
+/// a byte, accepts each client's last write of the byte, because the order of writes by several clients is unknown.
 fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
     let len = found.len() as u64;
     let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();

@@ -326,7 +326,7 @@ fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
 }
 
 /// Asserts the findings of `weir fsck` after a restore. The objects of files that were created after the dump are
-/// unknown, and the objects of files that were removed after the dump are missing.
+/// unknown to the mgr, and the objects of files that were removed after the dump are missing.
 fn assert_fsck_reports_the_changes(
     lab: &Lab,
     newest: &BTreeMap<u64, (String, u64)>,

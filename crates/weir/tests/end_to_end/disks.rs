@@ -72,7 +72,7 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     let small = home.path().join("iod-1");
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "300m") else { return };
-    // The stripe count 1 places each file on one iod, and two files that are created one after the other on different
+    // With the stripe count 1, each file is on one iod. Two files that are created one after the other are on different
     // iods.
     let lab = Lab::start_with(home.path(), 2, &["--stripe-count", "1"]);
     let big = home.path().join("big");
@@ -295,7 +295,7 @@ fn a_removed_file_of_a_killed_client_is_deleted_on_a_full_disk() {
     };
     let mut put = lab.weir(["put", "/big"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = put.stdin.take().unwrap();
-    // Write more data than the client buffers, so that some are on the iods, and less than the disk can store.
+    // Write more data than the client buffers, so that some data reach the iods, but less data than the disk can store.
     input.write_all(&vec![7; 160 << 20]).unwrap();
     let name = lab.json(["ls", "-a", "--json", "/"])[0]["path"].as_str().unwrap().to_owned();
     lab.run(["rm", &name]);

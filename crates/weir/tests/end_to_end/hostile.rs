@@ -103,7 +103,7 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
         let named = way.join(planted);
         assert!(said.contains(named.to_str().unwrap()), "{said}");
         assert!(said.contains("the name is taken by a symlink"), "{said}");
-        // After the error, the copy must continue with the rest of the tree.
+        // After the error for the symlink, the copy must continue with the rest of the tree.
         for dir in dirs.iter().filter(|dir| !dir.starts_with(planted)) {
             assert_eq!(std::fs::read(target.path().join(dir).join("linked")).unwrap(), b"content", "{dir}");
         }

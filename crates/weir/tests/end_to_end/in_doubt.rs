@@ -74,7 +74,7 @@ fn creating_names_reports_the_true_outcome_after_a_lost_answer() {
     let made = |lab: &Lab, path: String| assert!(exists(lab, &path), "{path}");
     let new = |at| format!("/dir-{at}");
     kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["mkdir"], new(at)), |lab, at| made(lab, new(at)));
-    // The command must fail if another command has made the name earlier, even if the mgr's reply was lost.
+    // The command must fail if another command has already made the name, even if the mgr's reply was lost.
     kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["mkdir"], new(0)), |_, _| {});
     let new = |at| format!("/symlink-{at}");
     kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["ln", "-s", "text"], new(at)), |lab, at| made(lab, new(at)));

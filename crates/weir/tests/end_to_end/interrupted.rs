@@ -163,7 +163,7 @@ fn interrupted_copies_leave_no_partial_files() {
         stop_copy(&cluster, ("weir:/whole", &into), (kill, code), || local_temporaries(&out) > 0, remove);
         assert_eq!(local_temporaries(&out), usize::from(code.is_none()));
     }
-    // A further run of the interrupted command must complete the copy.
+    // A second run of the interrupted command must complete the copy.
     cluster.run(["cp", "--quiet", &local, "weir:/big"]);
     assert_eq!(cluster.json(["stat", "--json", "/big"])[0]["size"], BIG);
     cluster.stop();

@@ -73,7 +73,8 @@ impl Daemon {
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
     }
 
-    /// Starts the daemon again at the address of its last start. Only this start has the further options.
+    /// Starts the daemon again at the address of its last start. The additional options `options` apply to this start
+    /// only.
     pub fn restart_with(&mut self, options: &[&str]) {
         let mut command = Command::new(WEIR);
         command.args(&self.args).args(["--listen", &self.address.to_string()]).args(options);

@@ -65,7 +65,7 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
         let said = fail(&mut cluster.weir(&args), code);
         assert!(said.contains(part), "{args:?}: {said}");
     }
-    // After the failure with one of the names, the command must still process the other names.
+    // After the command has failed to remove one name, it must still remove the other names on its command line.
     fail(&mut cluster.weir(["rm", "/none", "/moved/file"]), 1);
     assert_eq!(names(&cluster, "/moved"), ["c"]);
     cluster.run(["rm", "-f", "/none"]);

@@ -213,7 +213,8 @@ pub fn assert_same(left: &Path, right: &Path) {
     }
 }
 
-/// Compares two files in all ranges where one of them has data. The second file must not store zeros in place of holes.
+/// Compares two files in all ranges where one of them has data. The second file must not store zeros in place of holes
+/// of the first file.
 fn assert_same_content(left: &Path, right: &Path) {
     let (a, b) = (File::open(left).unwrap(), File::open(right).unwrap());
     let size = a.metadata().unwrap().len();

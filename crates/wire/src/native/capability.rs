@@ -21,8 +21,8 @@ const DOMAIN_DATA_HANDLE: u8 = 4;
 const DOMAIN_FILE_HANDLE: u8 = 5;
 /// First byte of the input from which the secret of one iod is derived.
 const DOMAIN_IOD: u8 = 6;
-/// First byte of the MAC input of the iod's proof in the reply to HELLO. The next two constants are for the client's
-/// proof in PROVE and for the iod's proof in the reply to PROVE, so that no proof is valid in place of another.
+/// First byte of the MAC input of the iod's proof in the reply to HELLO. The MAC inputs of the other two proofs (in
+/// PROVE and in its reply) begin with other bytes, so that no proof is valid in place of another proof.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;

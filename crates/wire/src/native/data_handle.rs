@@ -15,8 +15,8 @@ const MAGIC: u32 = 0x5744_4804;
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
 /// Length of the part of a handle before its MAC, in bytes.
 const SHOWN_LEN: usize = 2 * 4 + 12 + 3 * 4 + 3 * 8;
-/// Number of bits in a handle for the number of iods, and also for the index of the iod. Both numbers share a 32-bit
-/// word with the rights, which have the highest bits of the word.
+/// Number of bits of the stripe count in a handle, and number of bits of the index of the iod. Both values share a
+/// 32-bit word with the rights, which have the highest bits of the word.
 const INDEX_BITS: u32 = 12;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);

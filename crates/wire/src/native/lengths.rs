@@ -31,8 +31,8 @@ impl Xdr for LengthsArgs {
 pub struct Length {
     /// Number of the question to which this is the answer.
     pub number: u64,
-    /// The file length and the least object size, as they were at some moment after the mgr had received the question.
-    /// `None` if the mgr cannot determine them without a request to an iod.
+    /// The length of the file and the size that the object must have at least, as they were at some moment after the
+    /// mgr had received the question. `None` if the mgr cannot determine them without a request to an iod.
     pub length: Option<FileLength>,
 }
 

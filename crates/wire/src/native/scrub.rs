@@ -63,7 +63,7 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// All kinds of damage.
+    /// All kinds of damage that a scrub can find.
     pub const ALL: [Damage; 3] = [Damage::Object, Damage::Checksum, Damage::Unreadable];
 }
 

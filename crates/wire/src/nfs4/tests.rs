@@ -61,8 +61,8 @@ impl Visit for Damaged {
                 }
             }
             let mut input = Reader::new(bytes.clone().into());
-            // Damaged bytes may still decode. Then the encoding of the decoded value must have as many bytes as the
-            // decoder has read, and must decode to the same value.
+            // Damaged bytes may still be a valid encoding. Then the encoding of the decoded value must have as many
+            // bytes as the decoder has read, and must decode to the same value.
             if let Ok(value) = T::decode(&mut input) {
                 let read = bytes.len() - input.remaining();
                 let again = value.to_bytes();

@@ -1,5 +1,5 @@
-//! Tests that decode, encode and damage captured messages. A Linux kernel has sent or received these messages; there
-//! is one of each kind.
+//! Tests that decode, encode and damage captured messages. A Linux kernel has sent or received these messages; the
+//! capture contains one message of each kind.
 
 use bytes::Bytes;
 use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res};

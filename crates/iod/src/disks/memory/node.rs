@@ -13,7 +13,8 @@ const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// The versions of a page before its current version, since the last sync; `None` is a hole.
+/// Older contents of a page: its content at the last sync, and its contents after that sync except the current content.
+/// `None` is a hole.
 #[derive(Clone, Default)]
 struct OldVersions {
     versions: Vec<Option<Page>>,
@@ -61,8 +62,8 @@ impl Node {
         (self.pages.len() + empty) as u64
     }
 
-    /// Allocates storage for the pages of a file range, and calls `take` for each new page to count it. Returns false
-    /// at the first page for which `take` finds no free space.
+    /// Allocates storage for the pages of a file range, and calls `take` for each newly allocated page, so that the
+    /// caller counts the page. Returns false at the first page for which `take` finds no free space.
     pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
         let end = offset.saturating_add(len);
         for page in offset / PAGE..end.div_ceil(PAGE) {
@@ -96,8 +97,8 @@ impl Node {
         len
     }
 
-    /// Writes `data` to the file, and calls `take` for each new page to count it. Stops at the first page for which
-    /// `take` finds no free space; returns the number of bytes written.
+    /// Writes `data` to the file, and calls `take` for each newly allocated page, so that the caller counts the page.
+    /// Stops at the first page for which `take` finds no free space; returns the number of bytes written.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {

@@ -46,7 +46,8 @@ impl Source {
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
         let mut source = Source { stream, xid: 0, checksums: false };
         // Use a new random owner, so that PROVE does not make the source iod close another connection of this iod. This
-        // connection sends only READs, so it needs no order with other connections.
+        // connection sends only READs, so the source iod need not order its requests with requests of other
+        // connections.
         let mut owner = [0; 16];
         getrandom::fill(&mut owner).map_err(|e| e.to_string())?;
         let mut nonce = [0; 32];

@@ -122,7 +122,8 @@ fn a_truncate_removes_checksums_durably_before_it_removes_bytes() {
 
 #[test]
 fn a_damaged_block_never_gets_a_matching_checksum() {
-    // The write at offset 3000 appends to the damaged block, the write at offset 100 overwrites a part of the block.
+    // The write at offset 3000 appends to the damaged block, and the write at offset 100 overwrites a part of the
+    // damaged block.
     for (offset, len) in [(3000, 50), (100, 50)] {
         let mut trial = TestObject::new();
         trial.write(0, &[1; 3000]).unwrap();

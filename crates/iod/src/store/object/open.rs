@@ -39,8 +39,8 @@ pub(crate) struct Open {
     written: AtomicU64,
     /// Number of changes of the object that are durable.
     durable: AtomicU64,
-    /// The lock that a thread holds while it syncs the object. Threads that wait for this lock then share the next
-    /// sync.
+    /// The lock that a thread holds while it syncs the object. One further sync, by the first thread that waits for
+    /// this lock, suffices for all threads that wait.
     syncing: Mutex<()>,
     /// Whether a sync of the object failed. If so, the iod reports nothing about this object as durable until the
     /// object is removed or the iod restarts.
@@ -247,7 +247,7 @@ impl Open {
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
     }
 
-    /// Returns the failure `refused`, unless the file system has allocated space for every range in `ranges`.
+    /// Fails with `refused` unless the file system has already allocated space for every range in `ranges`.
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
@@ -353,7 +353,8 @@ impl Open {
             }
             let left = len - done;
             match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
-                // The source object ended before the range, because another request has truncated it.
+                // The source object ends before the end of the range, because another request has truncated the source
+                // object.
                 Ok(0) => break Ok(false),
                 Ok(n) => done += n,
                 Err(error) => break Err(error),
@@ -383,8 +384,8 @@ impl Open {
         Ok(())
     }
 
-    /// Makes all finished changes and the name of the file durable. Threads that wait while a sync runs share the next
-    /// sync.
+    /// Makes all finished changes and the name of the file durable. One later sync suffices for all threads that wait
+    /// while a sync of the object runs.
     pub(in crate::store) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let counters = store.counters();
         let target = self.written.load(Ordering::Acquire);
@@ -410,8 +411,8 @@ impl Open {
         }
         Counters::add(&counters.syncs_object, 1);
         if let Err(error) = self.file.sync() {
-            // Remember the failure. After a failed sync, Linux marks the lost pages as clean, so a later sync may
-            // succeed without writing them.
+            // Remember that this sync failed. After a failed sync, Linux marks the lost pages as clean, so a later sync
+            // may succeed without writing them.
             self.failed.store(true, Ordering::Release);
             self.note_failed_sync(store);
             return Err(failure(&error, "sync the object"));

@@ -1,8 +1,8 @@
 //! Power-cut tests: before every change that a history of operations makes, the disk dies, keeps some of its unsynced
 //! changes, and is opened again.
 //!
-//! The history runs only once: the simulated disk keeps a copy from before each change, and each copy is a disk that
-//! dies there.
+//! The history runs only once: the simulated disk keeps a copy from before each change, and each copy stands for a disk
+//! that died before this change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -68,7 +68,7 @@ fn history(len: usize) -> Vec<Step> {
                 Op::Fence(Generation(generations[&object]))
             }
             18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
-            // This operation mostly overwrites bytes of earlier writes.
+            // This write mostly overwrites bytes that earlier writes have written.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
         Step(object, Generation(generations[&object]), op)
@@ -192,8 +192,8 @@ impl Model {
         // byte, its value is zero.
         let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
         for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
-            // Fast path: most pages equal the same page in one version of the object. Compare only the other pages
-            // byte by byte.
+            // Fast path: most pages have the same bytes as in one version of the object. Compare only the remaining
+            // pages byte by byte.
             if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
                 continue;
             }
@@ -205,7 +205,7 @@ impl Model {
     }
 }
 
-/// A generation that no fence of a history refuses.
+/// A generation above every fence of a history, so that no fence refuses a capability with this generation.
 const LATEST: Generation = Generation(1 << 30);
 
 fn perform(store: &Store, step: usize, Step(object, generation, op): &Step) -> Result<(), Failure> {
@@ -275,7 +275,7 @@ impl CrashTest {
             let Step(object, _, op) = operation;
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, step, operation).unwrap();
-            // The disk dies before one of the changes of this operation.
+            // The disk dies before one of the changes that this operation makes to the disk.
             for copy in disk.copies() {
                 for variant in 0..3 {
                     self.cut(&copy.copy(), &models, points << 8 | variant);
@@ -304,7 +304,8 @@ impl CrashTest {
             let Step(object, _, op) = operation;
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, step, operation).unwrap();
-            // Blocks that were not committed at the kill have no checksum until a request writes them again.
+            // Blocks that were not committed when the iod was killed have no checksum until a request writes them
+            // again.
             let mut done = models.clone();
             let model = done.get_mut(object).unwrap();
             let sealed = &model.committed - &model.touched;
@@ -356,7 +357,7 @@ impl CrashTest {
         if self.sums {
             self.damage_is_seen(disk, &store, models, &mut random);
         }
-        // After the power cut, the store executes further operations correctly.
+        // After the power cut, the store must execute new operations correctly.
         let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
         for op in [Op::Write(vec![(5, 9000)]), Op::Commit, Op::Remove, Op::Write(vec![(0, 10)]), Op::Commit] {
             perform(&store, 1, &Step(object, LATEST, op)).unwrap();
@@ -390,7 +391,8 @@ fn trial(sums: bool) -> CrashTest {
     CrashTest { sums, history: history(if full() { 2500 } else { 80 }) }
 }
 
-/// Makes a [`trial`] with a shorter history, for tests that take much longer for each operation.
+/// Makes a power-cut test like [`trial`], but with a shorter history of operations, for tests that take much longer for
+/// each operation.
 fn short(sums: bool) -> CrashTest {
     CrashTest { sums, history: history(if full() { 2500 } else { 40 }) }
 }
