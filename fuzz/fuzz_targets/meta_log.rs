@@ -1,5 +1,5 @@
-//! Fuzz target for a batch log and its anchor with arbitrary bytes: the records that replay accepts form one history,
-//! which the log can continue.
+//! Fuzz target: replays a batch log and its anchor (the position of the store in the log) that contain arbitrary bytes.
+//! The accepted records must be a gapless sequence, and the log must be able to append new records to this sequence.
 #![cfg_attr(fuzzing, no_main)]
 
 use meta::LogDisk;

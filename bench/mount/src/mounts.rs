@@ -74,7 +74,7 @@ pub struct Cpu {
 /// One measured system: a file system or a server. The measurements of all systems alternate.
 pub struct Side<'a> {
     name: String,
-    /// The directory in which the rows of the benchmark create their files.
+    /// The directory in which the workloads of the benchmark create their files.
     dir: PathBuf,
     kind: Kind<'a>,
 }

@@ -15,8 +15,8 @@ const TRIES: usize = 10;
 /// Creates a directory, symbolic link or special file with the request that `attempt` sends. Sends the request again
 /// while its outcome is in doubt.
 ///
-/// [`Mount`] itself recognizes a file that its own request created, and reports success. So a request whose outcome is
-/// still in doubt created nothing; if the name exists later, another client created it.
+/// If the first request did create the file, [`Mount`] recognizes the file as its own when it sends the request again,
+/// and reports success. So if the repeated request fails because the name exists, another client created the name.
 pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..TRIES {
         match attempt().await {

@@ -166,7 +166,8 @@ mod tests {
         ByteRange { offset, len }
     }
 
-    /// Returns the ranges that the caller must read ahead when it passes `requests` in this order.
+    /// Passes the reads `requests` to the read-ahead detector in order, and returns the ranges that it tells the caller
+    /// to read ahead.
     fn all(streams: &mut Streams, requests: impl IntoIterator<Item = ByteRange>) -> Vec<ByteRange> {
         requests.into_iter().flat_map(|request| streams.note(request, LIMIT)).collect()
     }

@@ -47,7 +47,7 @@ const BOUNDS: &[(&str, &str)] = &[
     ("SET_SSV4args.ssa_ssv", "limits::OPAQUE_MAX"),
     ("SET_SSV4args.ssa_digest", "limits::OPAQUE_MAX"),
     ("SET_SSV4resok.ssr_digest", "limits::OPAQUE_MAX"),
-    // Maximum lengths of arrays of structs and unions.
+    // Maximum lengths of the arrays whose elements are structs or unions.
     ("COMPOUND4args.argarray", "limits::COMPOUND_OPS_MAX as usize"),
     ("COMPOUND4res.resarray", "limits::COMPOUND_OPS_MAX as usize"),
     ("CB_COMPOUND4args.argarray", "limits::COMPOUND_OPS_MAX as usize"),

@@ -87,7 +87,8 @@ impl Open {
         let mut rest =
             RemainingSteps { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
-            // A file whose writes failed gets neither its final times nor its final name, which mark it as complete.
+            // Writes of the file failed. Omit the times and the rename that the caller passed to this close: `weir cp`
+            // sets them last, to mark a file as complete.
             rest = RemainingSteps { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
         }
         let outcome = self.work_off(rest).await;

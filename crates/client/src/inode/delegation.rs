@@ -22,8 +22,8 @@ use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// The longest time for which the client delays its reply to the mgr's notification of a new size. In this time, the
-/// cache above the client can take over the size.
+/// The longest time for which the client delays its reply to the mgr's notification of a new size. In this time, a
+/// cache above the client ([`UpperCache`]), such as the kernel's page cache, can update the size that it has cached.
 const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files

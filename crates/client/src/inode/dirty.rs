@@ -17,10 +17,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use types::{ByteRange, Timestamp, Verifier};
 
-/// A server that receives written bytes of a file. Each server returns its own write verifier.
+/// The server that the requests of a lane go to. Each server returns its own write verifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
-    /// The data server with this index (lane) in the layout.
+    /// The data server with this index in the layout.
     Direct(usize),
     /// The mgr.
     Mgr,

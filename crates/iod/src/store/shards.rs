@@ -34,7 +34,7 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// The change number of all names that the folder had when the iod opened the store.
+    /// The change number of every file name that the folder contained when the iod opened the store.
     pub(crate) const FOUND: u64 = 1;
 
     /// Returns the path of the folder, relative to the store's directory.

@@ -31,7 +31,7 @@ pub(crate) enum Lapse {
 /// A client that [`State::expire`] removed with all its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expired {
-    /// The client id. Later requests on the client's sessions get BADSESSION.
+    /// The id of the removed client. From now on, requests on its sessions fail with BADSESSION.
     pub client: ClientId,
     /// The client owner, for the log.
     pub owner: Bytes,

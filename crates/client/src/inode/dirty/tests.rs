@@ -232,7 +232,7 @@ impl Model {
         let (Committed::All(freed) | Committed::Lost(freed)) = outcome;
         self.reserved -= freed;
         if lane == DIRECT {
-            // The client must report the end of all bytes that became durable.
+            // The client must report to the mgr the file offset just after the last byte that became durable.
             let left = self.ends_of(lane);
             let gone = before.iter().filter(|end| !left.contains(end)).map(|(_, end)| *end).max();
             self.unreported = self.unreported.max(gone.unwrap_or(0));

@@ -1,4 +1,5 @@
-//! A ring: a thread that takes the requests of one or more processors from the kernel and returns the replies.
+//! A thread with one io_uring instance (ring): it receives the FUSE requests of one or more processors from the kernel,
+//! and returns the replies.
 
 use super::entry::Entry;
 use super::nudge::nudge;
