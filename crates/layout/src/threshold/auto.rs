@@ -577,8 +577,8 @@ mod tests {
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
             assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
         }
-        // If eight requests to the mgr are in flight, each request waits for the others, so each reply takes longer. But
-        // the mgr completes the eight requests in less time than the direct path.
+        // If eight requests to the mgr are in flight, each request waits for the others, so each reply takes longer.
+        // But the mgr completes the eight requests in less time than the direct path.
         for n in 1..=160 {
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(6 * (n % 8 + 1)), 8);
         }
