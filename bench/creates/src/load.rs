@@ -84,8 +84,8 @@ impl<'a> Work<'a> {
         Ok(begin.elapsed())
     }
 
-    /// Keeps `in_flight` creates in flight while `on` returns true; the argument of `on` is the number of creates begun
-    /// so far. Returns the latency of each create.
+    /// Sends create requests while `on` returns true, and keeps `in_flight` of them unanswered at any time. The
+    /// argument of `on` is the number of creates begun so far. Returns the latency of each create.
     pub fn run(&self, in_flight: usize, on: impl Fn(u64) -> bool) -> Outcome<Histogram<u64>> {
         let mut times = Histogram::<u64>::new(3)?;
         wait(async {

@@ -236,8 +236,8 @@ fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, a
         10 | 11 => inodes.remove(node, request.name()?)?,
         // Opcodes FUSE_RELEASE, FUSE_FSYNC, FUSE_FLUSH, FUSE_RELEASEDIR and FUSE_DESTROY.
         18 | 20 | 25 | 29 | 38 => {}
-        // Opcode FUSE_GETXATTR: no file has extended attributes. Do not answer ENOSYS: the kernel would then send no
-        // more GETXATTR, but Weir's mount gets these requests.
+        // Opcode FUSE_GETXATTR: no file has extended attributes. Do not answer ENOSYS, because the kernel would then
+        // send no more GETXATTR. Bare FUSE has to get the same requests as Weir's mount, which does get GETXATTR.
         22 => return Err(Errno::NODATA),
         // Opcode FUSE_INIT.
         26 => init(request, answer)?,
@@ -301,8 +301,8 @@ fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
 
 /// Mounts bare FUSE on a directory, prints a line, and answers requests until the file system is unmounted.
 pub fn serve(at: &Path) -> Outcome<()> {
-    // A terminal also sends SIGINT to this child process. Ignore the signal, because the benchmark finishes its current
-    // row first. SAFETY: no handler runs; the signal is ignored.
+    // On Ctrl-C, the terminal sends SIGINT to this child process too. Ignore the signal, because the benchmark still
+    // needs this mount to finish its current row. SAFETY: no handler runs; the signal is ignored.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

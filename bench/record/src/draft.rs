@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Largest share of the processors that other programs use on a machine with the load `quiet`.
 const QUIET: f64 = 0.1;
 
-/// The fields that all records of one benchmark run share. Create this value before the first measurement, so that
-/// other programs alone cause the measured load.
+/// The fields that all records of one benchmark run share. Create this value before the benchmark loads the machine:
+/// [`Draft::new`] measures the load that other programs cause.
 pub struct Draft {
     bench: String,
     machine: Machine,
@@ -109,7 +109,7 @@ impl Record {
     }
 }
 
-/// Returns the name without characters that a record may not contain, truncated to the maximum length of a name. So an
+/// Returns `name` without the characters that a record may not contain, truncated to [`NAME_MAX`] bytes, so that an
 /// invalid name does not make a benchmark run fail.
 fn fitting(name: &str) -> String {
     let plain = |c: char| if c == '|' || c.is_control() { ' ' } else { c };

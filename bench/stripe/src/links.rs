@@ -45,8 +45,8 @@ impl Network {
         ip(&["-n", &node, "link", "set", "eth0", "up"])?;
         ip(&["-n", &node, "link", "set", "lo", "up"])?;
         if limited {
-            // The token bucket holds the largest segment that the kernel forwards as a whole (GSO). The queue holds the
-            // bytes of 50 ms, as in a switch.
+            // The token bucket holds the largest segment that the kernel forwards as a whole (GSO). The queue holds
+            // the bytes that the link transfers in 50 ms, like the queue of a switch.
             let rate = format!("{}bit", RATE * 8);
             let bucket = ["root", "tbf", "rate", &rate, "burst", "128kb", "latency", "50ms"];
             tc(&[&["-n", &switch, "qdisc", "add", "dev", &port], &bucket[..]].concat())?;

@@ -23,8 +23,9 @@ pub struct FloorRow<'a> {
     pub not_for: &'a str,
 }
 
-/// Returns the record of some columns of a table. The cell of the baseline row in the first of these columns becomes a
-/// separate column. The record omits all rows whose names begin with `floor`.
+/// Returns the record of the given columns of a table. The record has an additional column with the baseline: in each
+/// row, the value that the row `floor` of the table has in the first given column. The record omits all rows whose
+/// names begin with `floor`.
 pub fn columns(
     draft: &Draft,
     table: &Table,

@@ -12,8 +12,8 @@ use chart::{Chart, Curve, bytes};
 use std::fs;
 use trace::Generator;
 
-/// An access method for writes: its name, the options of the mount (`None`: the client core without a mount), the
-/// options of the replay, and the length of a request.
+/// An access method for writes: its name, the mount options (`None`: the client core without a mount), the options of
+/// the program that replays the trace, and the length of each write request.
 type Way = (&'static str, Option<&'static str>, &'static [&'static str], u32);
 
 const WAYS: [Way; 5] = [

@@ -138,8 +138,9 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<
     Ok(found.table(kind, setup))
 }
 
-/// Makes a trace for each write threshold, long enough to measure. All thresholds whose writes run less than twice as
-/// fast as under the slowest threshold get traces of the same length, except the direct path.
+/// Makes a trace for each write threshold, long enough to measure the throughput under this threshold. All thresholds
+/// with less than twice the lowest throughput get traces of the same length. The direct path always gets a trace for
+/// its own throughput.
 fn traces(kind: Kind, setup: &Setup, rig: &Rig, size: u64) -> Outcome<Vec<PathBuf>> {
     let mut rates = Vec::new();
     for (way, (_, options)) in WAYS.iter().enumerate() {
@@ -238,8 +239,8 @@ impl Found {
     }
 }
 
-/// Experiment E1 stores the size at which the direct path and the mgr path are equally fast. The other experiments
-/// compare their own size with the stored size of E1, if there is one.
+/// Experiment E1 stores the write size at which the direct path and the mgr path are equally fast. Each later
+/// experiment compares the write size that it found with the size of E1, if E1 has run before.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {
