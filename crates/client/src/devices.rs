@@ -177,8 +177,8 @@ impl Iod {
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
         // The host of the iod may have lost power while a layout recall waits for the end of this request. To answer
-        // the recall in time, the first two attempts together take at most a lease time. Each later attempt has a
-        // longer timeout, for an iod with a slow disk.
+        // the recall in time, the first two attempts to send the request together take at most a lease time. Each
+        // attempt has twice the timeout of the previous attempt, because the iod may only have a slow disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
@@ -326,8 +326,8 @@ impl Iod {
         Err(last)
     }
 
-    /// Returns the companion connection for loans, if the client reaches the iod through a Unix socket and
-    /// short-circuit reads are enabled.
+    /// Returns the additional connection on which the iod lends files, if the client reaches the iod through a Unix
+    /// socket and short-circuit reads are enabled.
     fn lender(&self, address: Address, origin: Origin) -> Option<Arc<Lender>> {
         match address {
             Address::Unix(path) if self.shared.options.short_circuit => {

@@ -243,9 +243,9 @@ impl File {
         self.inode().delegation_number()
     }
 
-    /// Returns whether a cache above the client may keep bytes and attributes until
-    /// [`crate::UpperCache::flush_and_invalidate`]: the client holds a delegation, or all opens of the file on this
-    /// client ask only for close-to-open consistency.
+    /// Returns whether a cache above the client, such as the kernel's page cache, may keep bytes and attributes of the
+    /// file until [`crate::UpperCache::flush_and_invalidate`]: the client holds a delegation, or all opens of the file
+    /// on this client ask only for close-to-open consistency.
     pub fn may_be_cached(&self) -> bool {
         !self.inode().is_shared()
     }

@@ -233,8 +233,9 @@ impl Session {
         lock(&self.shared.table).number
     }
 
-    /// Returns the epoch, if the mgr has recently received a request of this client. Only then is it certain that the
-    /// mgr recalls a directory delegation of this client before another client changes names in the directory.
+    /// Returns the epoch (see [`Session::epoch`]) if the mgr has recently received a request of this client; otherwise
+    /// `None`. Only after a recent request is it certain that the mgr recalls a directory delegation of this client
+    /// before another client changes names in the directory.
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;

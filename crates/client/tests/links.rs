@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, Status};
 
-/// A request timeout that is long enough for a running server. It is short, because some tests wait until requests to a
-/// stopped server time out.
+/// The request timeout of the tests. A running server replies within this time. The timeout is not longer, because
+/// some tests wait until requests to a stopped server time out.
 const SHORT: Duration = Duration::from_secs(2);
 /// The time limit of every step, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);

@@ -280,8 +280,9 @@ async fn requests_over_cut_connections_are_executed_exactly_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     for i in 0..300u32 {
-        // A second execution of the rename would fail. Without the mkdir, the rename would not find the directory. So
-        // the test fails unless the mgr executes each request exactly once.
+        // If the mgr executed the RENAME twice, the second execution would not find the old name and would fail. If
+        // the mgr did not execute the MKDIR, the RENAME would find no directory. So the test fails unless the mgr
+        // executes each request exactly once.
         let (from, to) = (format!("from{i}"), format!("to{i}"));
         let made = async {
             mount.mkdir(&root, from.as_bytes(), 0o755).await.unwrap();

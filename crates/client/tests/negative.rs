@@ -110,8 +110,8 @@ async fn own_new_names_are_found_and_own_removed_names_are_not() {
         assert!(!is_there(&mount, &dir, b"new").await, "{what}: removed");
     }
     let counters = mount.counters();
-    // Only lookups of existing names cost requests. For each entry of `WAYS`, the test looks up `old` and `new` once,
-    // and looks up `old` once more to create the hard link.
+    // Only lookups of existing names cost requests. For each way to create a name (`WAYS`), the test looks up the
+    // names `old` and `new` once each. One way, creating a hard link, looks up `old` once more.
     assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
     assert!(counters.absent >= 2 * WAYS.len() as u64);
     assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);

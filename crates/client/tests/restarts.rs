@@ -323,8 +323,8 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     other.setattr(&node, &SetAttrs { size: Some(10), ..SetAttrs::default() }).await.unwrap();
     file.close().await.unwrap();
-    // The iods have not restarted, so their write verifiers are unchanged. Nevertheless the client has sent the bytes
-    // that the truncate removed again, because the client lost its layout.
+    // The iods have not restarted, so their write verifiers are unchanged. Nevertheless the client has sent its bytes
+    // to the iods again after the truncate, because it had lost its layout.
     assert!(read_back(&other, "f").await == data);
     assert_eq!(cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
 }

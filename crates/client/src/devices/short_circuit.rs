@@ -135,9 +135,8 @@ impl Iod {
         }
     }
 
-    /// Returns a ticket for opening a session with the iod, or `Some(None)` if the caller needs no ticket. If the
-    /// cached ticket expires soon, requests a new ticket from the mgr. Returns `None` if the client cannot get a valid
-    /// ticket.
+    /// Returns a ticket for opening a session with the iod, or `Some(None)` if `needed` is false. If the cached ticket
+    /// expires soon, requests a new ticket from the mgr. Returns `None` if the client cannot get a valid ticket.
     async fn ticket(&self, needed: bool) -> Option<Option<Ticket>> {
         if !needed {
             return Some(None);
@@ -155,8 +154,8 @@ impl Iod {
 }
 
 impl Lender {
-    /// Creates the companion connection to an iod whose Unix socket is at `path`, without connecting yet. `origin` is
-    /// the origin of the main connection to the iod.
+    /// Creates the additional connection on which an iod lends files, without connecting yet. The Unix socket of the
+    /// iod is at `path`; `origin` is the origin of the main connection to the iod.
     pub(super) fn new(iod: IodId, path: PathBuf, origin: Origin, patience: Duration) -> Self {
         Lender { iod, path, origin, patience, socket: Arc::default() }
     }

@@ -99,8 +99,8 @@ fn encode(args: &impl Xdr) -> Segments {
     out.finish()
 }
 
-/// Converts a failed request to an iod to the outcome of the driver: [`NotDone::Stale`] if the request may succeed
-/// under a new layout.
+/// Converts the error of a request to an iod to the error of the driver; this is [`NotDone::Stale`] if the request may
+/// succeed under a new layout.
 fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),

@@ -81,8 +81,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Waits until the creation of the file is durable, when a close requires this. If only fsync promises durability
-    /// (`durable=fsync`), does nothing.
+    /// Called by a close: waits until the creation of the file is durable. With `durable=fsync`, does nothing, because
+    /// then a close does not promise durability.
     ///
     /// # Errors
     /// The errors of [`Inode::sync_making`].

@@ -40,13 +40,13 @@ pub trait UpperCache: Send + Sync {
     fn discard(&self, file: FileId) -> BoxFuture<'static, ()>;
 
     /// Notifies the cache that the client got a delegation of a file that was shared. Attributes that the mgr sent
-    /// before the grant may be outdated.
+    /// before it granted the delegation may be outdated.
     fn delegation_gained(&self, file: FileId) {
         let _ = file;
     }
 
     /// Notifies the cache that another client has set the size of an open file. The cache completes the future when it
-    /// uses the new size. The other client waits a few seconds for this.
+    /// uses the new size. The call that set the size waits for this on the other client, but at most a few seconds.
     fn resized(&self, file: FileId) -> BoxFuture<'static, ()> {
         let _ = file;
         Box::pin(std::future::ready(()))
@@ -103,8 +103,8 @@ impl Delegation {
 /// What the client learned from the reply to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpenOutcome {
-    /// Whether the client should request a delegation again, because the OPEN granted one that a concurrent close is
-    /// returning or has returned.
+    /// Whether the client should request a delegation again, because the OPEN granted a delegation that a concurrent
+    /// close is returning or has returned.
     pub(crate) again: bool,
     /// The logical time ([`Inode::stamp`]) as of which the attributes in the reply are valid.
     pub(crate) stamp: u64,
@@ -226,8 +226,9 @@ impl Inode {
         match std::mem::take(&mut *delegated) {
             Delegation::None => Ok(None),
             Delegation::Held(held, _) => {
-                // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the reply to a
-                // concurrent OPEN may grant the same delegation.
+                // Register the delegation as being returned already now, before it is in the queue of
+                // `DeferredCloses`. Otherwise the client would use this delegation if the reply to a concurrent OPEN
+                // grants it.
                 self.mount.deferred_closes().begin_return(held);
                 Ok(Some(held))
             }
@@ -378,8 +379,8 @@ impl Inode {
                     // it.
                     inode.fail(error);
                 }
-                // Check now whether the delegation is returned, and not after the pause: during the pause the client
-                // may get another delegation, which a close then returns.
+                // Check before the pause whether this task has returned the delegation. During the pause the client
+                // may get another delegation, which this task must not return.
                 if inode.delegated().to_return().is_none() {
                     return;
                 }

@@ -40,8 +40,8 @@ pub(super) struct SendConditions {
     /// The number of the layout grant ([`DirtyData::grant`]) under which the client sent the bytes; unused on the mgr
     /// path.
     pub(super) grant: u64,
-    /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes since then, and
-    /// this client must not undo these changes by sending the bytes again.
+    /// Whether the file was shared when the client sent the bytes. If so, other clients may have overwritten or
+    /// truncated the bytes since then, and this client must not undo these changes by sending the bytes again.
     pub(super) shared: bool,
 }
 
@@ -60,8 +60,8 @@ struct UncommittedWrite {
 
 /// An uncommitted write that the client has to send again.
 pub(super) struct Resend {
-    /// The position of the write in the list of the server's uncommitted writes. If the list changes, `acknowledged`
-    /// shows whether this position still has the same write.
+    /// The index of the write in the list of the server's uncommitted writes. After a change of the list, this index
+    /// has the same write as before only if the write there has the number `acknowledged`.
     at: usize,
     acknowledged: u64,
     /// The number of the batch that the write belongs to.
@@ -312,8 +312,8 @@ impl DirtyData {
         self.uncommitted.get(&lane).is_some_and(|all| !all.is_empty())
     }
 
-    /// Returns whether there are more than `many` uncommitted bytes. Recomputes the upper bound only when it exceeds
-    /// `many`, because counting a hundred thousand writes takes long.
+    /// Returns whether there are more than `many` uncommitted bytes. Counts the uncommitted bytes only if their
+    /// recorded upper bound exceeds `many`, because there may be a hundred thousand writes.
     pub(super) fn is_uncommitted_beyond(&mut self, many: u64) -> bool {
         if self.uncommitted_at_most > many {
             self.uncommitted_at_most = self.uncommitted_bytes();
@@ -498,9 +498,9 @@ impl DirtyData {
         self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
     }
 
-    /// Records that the mgr received a size report up to file offset `end`. Returns `None` if a later report is due.
-    /// Otherwise returns whether the mgr asked the iods, so that the mgr's size may differ from the size that the
-    /// client knows.
+    /// Records that the mgr received a size report up to file offset `end`. Returns `None` if another report has
+    /// become due since. Otherwise returns whether the mgr requested the file length from the iods. If so, the mgr's
+    /// size may differ from the size that the client knows.
     pub(super) fn reported(&mut self, end: u64) -> Option<bool> {
         self.unreported.take_if(|due| *due == end)?;
         Some(std::mem::take(&mut self.ask_iods))

@@ -309,8 +309,8 @@ impl Inode {
     }
 
     /// Sends a size report if one is due: a LAYOUTCOMMIT (RFC 8881 §18.42) with the end offset of the writes since the
-    /// last report. If the client holds no layout, it first requests a layout. The mgr grants no layout while another
-    /// client truncates the file.
+    /// last report. If the client holds no layout, it first requests a layout, and waits if the mgr grants none yet,
+    /// for example because another client truncates the file.
     pub(crate) async fn report(&self) -> Result<()> {
         self.report_within(self.mount.options.retry_timeout).await
     }

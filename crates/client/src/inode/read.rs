@@ -237,8 +237,9 @@ impl Inode {
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let mut attrs = results.attrs()?;
-            // Whether a write of this client beyond the returned size has completed since the request. The mgr may have
-            // executed GETATTR before this write, or another client may have truncated the file after it: ask again.
+            // Whether a write of this client beyond the returned size has completed since the client sent the GETATTR.
+            // If so, request the size again: either the mgr executed GETATTR before this write, or another client has
+            // truncated the file after this write.
             let misses = self.is_shared() && attrs.size < self.state().size.reported_since(stamp);
             attrs.size = self.learn_size(attrs.size, stamp);
             if !misses || tries.next().is_none() {

@@ -136,12 +136,12 @@ impl Inode {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Request the layout before recording the new end of the file. If the client had lost its layout, a grant after
-        // the recording would make the mgr ask the iods for the size at the next size report, and the iods do not know
-        // the new end.
+        // Request the layout before the client records the new end of the file. If the client got a new layout after
+        // the record, its next size report would make the mgr request the size from the iods, which do not know the
+        // new end.
         if self.layout(true, None).await?.is_none() {
-            // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
-            // instead, to extend the file.
+            // The mgr grants no layout, for example because the file has mirrors. So extend the file by writing a zero
+            // as its last byte through the mgr.
             return self.write(Some(key), open_policy, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {
@@ -432,8 +432,8 @@ impl Inode {
             }
         }
         self.state().dirty.disregard_time(request.batch);
-        // This iod may lose bytes that it received before. Send those older bytes on the mgr path first, so that they
-        // do not overwrite the bytes of this request.
+        // The iod may lose its uncommitted bytes of earlier requests, and the client would then send them again. Send
+        // these older bytes on the mgr path first, so that they do not overwrite the bytes of this request.
         let moved = locks.committing.hold(pin!(self.move_to_mgr(request.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(request).await;

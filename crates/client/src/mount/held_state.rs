@@ -31,8 +31,8 @@ impl HeldState for Inodes {
     ///
     /// If the client does not know the delegation and an OPEN is unanswered, the reply to this OPEN may grant the
     /// delegation. So the client rejects the recall, and the mgr repeats the recall later. If the client does not know
-    /// the delegation although every OPEN is answered, the program ended before it received the reply to its OPEN. So
-    /// no open uses the delegation, and the client returns the delegation at once.
+    /// the delegation although every OPEN is answered, the caller of the open was cancelled before the reply to the
+    /// OPEN arrived. So no open uses the delegation, and the client returns the delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
         // Check whether all OPENs are answered before the search below. If they are, the client knows every delegation

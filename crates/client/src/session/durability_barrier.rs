@@ -96,9 +96,9 @@ impl Shared {
         soon
     }
 
-    /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client abandoned
-    /// it. A barrier that began while the request was in flight may not cover its changes, so the changes need another
-    /// barrier.
+    /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client
+    /// abandoned it. A barrier that began while the request was in flight may not make the changes of this request
+    /// durable, so these changes need another barrier.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }
@@ -126,9 +126,9 @@ impl Session {
 
     /// Waits until every change that the mgr has answered is durable.
     ///
-    /// # Errors
-    /// `Io` if the mgr's machine lost power and changes may have been lost since the last call with this `seen`. The
-    /// call sets `seen` to the total number of such losses.
+    /// # Errors `Io` if a power loss of the mgr's machine may have lost changes, and the caller has not received this
+    /// error for this power loss yet. `seen` is the number of such power losses that the caller has received an error
+    /// for; the call updates `seen`.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;

@@ -411,7 +411,8 @@ impl Shared {
         }
         self.begin_settling(session).await?;
         // If the mgr dropped the state of this client because the lease expired, and did not restart, the mgr refuses
-        // reclaims. It accepts new opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3), so send them now.
+        // reclaims. It accepts new opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3). So open the files of the
+        // refused reclaims again now.
         self.held.open_again(session, refused).await
     }
 
