@@ -23,8 +23,8 @@ use types::{Status, Timestamp};
 use wire::native::Counter;
 use wire::nfs4::{EXCHGID4_FLAG_USE_PNFS_DS, OP_COMMIT, OP_READ, OP_WRITE, nfs_opnum4};
 
-/// Lease time of client sessions. pNFS clients renew their sessions with data servers at the interval of the mgr's
-/// lease. If the mgr's lease is longer than this time, the courtesy time after the lease covers the difference.
+/// Lease time of client sessions with the data server. pNFS clients renew these sessions only at the interval of the
+/// mgr's lease, which may be longer. So the data server keeps an expired session for some more time (courtesy).
 const LEASE: Duration = Duration::from_secs(90);
 /// Interval at which the server checks for expired leases.
 const TICK: Duration = Duration::from_secs(1);
