@@ -229,9 +229,9 @@ impl Call {
         self.number == Some(libc::SYS_bind)
     }
 
-    /// Returns whether the call creates a file with the name `name` without opening the file. `dir` is the name of
-    /// the directory, if the mount knows the name. For such a call, the kernel does not walk the path again after
-    /// ESTALE for the last name.
+    /// Returns whether the call creates a file with the name `name` without opening the file. `dir` is the name of the
+    /// directory, if the mount knows the name. If the mount replies ESTALE to such a call for the last name of the
+    /// path, the kernel does not walk the path again.
     pub(crate) fn makes(&self, dir: Option<&[u8]>, name: &[u8]) -> bool {
         let (at, source) = match self.number {
             Some(libc::SYS_mkdirat | libc::SYS_mknodat) => (1, None),
@@ -258,8 +258,8 @@ impl Call {
         last == name && (!elsewhere || here())
     }
 
-    /// Returns whether the path of the call is only `name`, relative to a descriptor of the directory with the inode
-    /// number `dir`. The kernel does not look up this directory by a name.
+    /// Returns whether the path argument of the call is only `name`, relative to a descriptor of the directory with
+    /// the inode number `dir`. For such a call, the kernel does not look up the directory by a name.
     pub(crate) fn begins_at(&self, dir: u64, name: &[u8]) -> bool {
         const AT_DESCRIPTOR: [c_long; 11] = [
             libc::SYS_openat,
