@@ -109,7 +109,7 @@ impl Record {
     }
 }
 
-/// Returns `name` without the characters that a record may not contain, truncated to [`NAME_MAX`] bytes, so that an
+/// Returns `name` with spaces for the characters that a record may not contain, truncated to [`NAME_MAX`] bytes. So an
 /// invalid name does not make a benchmark run fail.
 fn fitting(name: &str) -> String {
     let plain = |c: char| if c == '|' || c.is_control() { ' ' } else { c };

@@ -88,7 +88,7 @@ fn last_threshold(run: &Run) -> f64 {
 }
 
 /// Returns the request size at which the direct path and the mgr path are equally fast. If one path is faster for all
-/// sizes, returns the recommended write threshold instead, which is then smaller or larger than all sizes.
+/// sizes, returns the recommended write threshold instead, which shows the faster path.
 fn crossing(tuned: &Value) -> f64 {
     let threshold = tuned["threshold"].as_u64().unwrap_or(0).min(2 << 20) as f64;
     tuned["crossing"].as_f64().unwrap_or(threshold)
