@@ -178,7 +178,7 @@ impl Iod {
         let mut pause = *PAUSE.start();
         // The host of the iod may have lost power while a layout recall waits for the end of this request. To answer
         // the recall in time, the first two attempts to send the request together take at most a lease time. Each
-        // attempt has twice the timeout of the previous attempt, because the iod may only have a slow disk.
+        // attempt has up to twice the timeout of the previous attempt, because the iod may only have a slow disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
