@@ -141,8 +141,8 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived after the check for requests in progress and before the store to
-                    // `looking`, so check for requests again.
+                    // A request that arrived between the check above and the store to `looking` started no task of its
+                    // own, because `looking` was still true. So check for requests again.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }

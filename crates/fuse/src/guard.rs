@@ -86,8 +86,8 @@ impl GuardState {
     }
 
     /// Keeps a guard process running until it is dismissed, and reports whether the first guard process starts. The
-    /// thread of this function must not end earlier while a guard process runs, because the guard process takes the end
-    /// of the thread for the end of the mount process.
+    /// thread of this function must not end while a guard process runs, because the guard process takes the end of
+    /// this thread for the end of the mount process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));

@@ -33,8 +33,8 @@ impl KnownName {
 pub(crate) struct Trusted(u32);
 
 impl Trusted {
-    /// Computes the limit from `entry_valid`, the time for which the kernel caches names. The limit is twice this time,
-    /// because a request may be in flight for as long again.
+    /// Computes the time from `entry_valid`, the time for which the kernel caches names. The result is twice
+    /// `entry_valid`, because a request that used the cached name may be in flight for that long too.
     pub(crate) fn new(entry_valid: Duration) -> Self {
         let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
         Trusted(u32::try_from(secs).unwrap_or(u32::MAX))

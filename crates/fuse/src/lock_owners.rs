@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after FLUSH the mount expects RELEASE. While other descriptors of the same open exist, the kernel sends no
-/// RELEASE, so a longer wait is useless.
+/// How long after FLUSH a lock request waits for RELEASE. If RELEASE has not arrived by then, the open probably has
+/// another descriptor, for example in a child process, and the kernel sends RELEASE only when that descriptor is
+/// closed too.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Lock owners, recorded by file and not by open. A process that closes one open of a file also loses the fcntl(2)
@@ -35,8 +36,8 @@ pub(crate) struct LockOwners {
 struct LockOwner {
     /// The id of the process that requested the locks.
     pid: u32,
-    /// The handle of the open through which the owner last requested a lock. The locks end with this open. The kernel
-    /// reports only the close of the open, not the end of its locks.
+    /// The handle of the open through which the owner last requested a lock. The close of this open releases the
+    /// locks. The kernel reports only this close, not the release of the locks.
     handle: u64,
     /// Whether the owner used flock(2) and not fcntl(2).
     flock: bool,
@@ -56,8 +57,8 @@ enum Closing {
 
 impl LockOwner {
     /// Returns the time until which the mount waits for a close to end the owner's locks, or `None` if no such close
-    /// has begun. Processes that inherited a descriptor often close it (`fork`, `exec`). Such a close does not affect
-    /// the fcntl(2) locks of another process, but a flock(2) lock belongs to all these processes.
+    /// has begun. Child processes often close an inherited descriptor. Such a close never releases the fcntl(2) locks
+    /// of the parent process. But it may be the last close of the open, which releases a flock(2) lock.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,

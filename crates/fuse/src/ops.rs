@@ -78,8 +78,8 @@ async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
         }
         Op::Fsync { fh } => fsync::fsync(fs, header, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
-        // `sync_names` makes creations of files durable. All other changes of a directory are durable before the mgr
-        // replies, so FSYNCDIR does nothing else.
+        // `sync_names` makes all changes durable that the mgr has confirmed before they were durable, such as
+        // creations of files. Other changes of a directory are already durable, so FSYNCDIR does nothing else.
         Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
         Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,

@@ -115,8 +115,9 @@ impl Coherence {
                 Box::pin(self.expire(number)).await;
             }
         }
-        // A direct write by another open, which ended before the mount recorded this open, did not make the kernel
-        // drop its cached pages. So set `KEEP_CACHE` only if this mount has made no direct write since the last OPEN.
+        // If a direct write by another open ended before this open began to use the page cache, the mount did not make
+        // the kernel drop its older pages. So set `KEEP_CACHE` only if this mount has made no direct write since the
+        // reply to the last OPEN.
         let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_directly(number);
         if keeps { how } else { how & !fopen::KEEP_CACHE }
     }

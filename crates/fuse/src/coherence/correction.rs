@@ -56,8 +56,7 @@ impl Coherence {
     }
 
     /// Makes the kernel cache the given attributes of a regular file, unless the kernel's own attributes are newer.
-    /// Waits at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
-    /// kernel drops its pages before the mount requests the attributes.
+    /// Waits at most [`PATIENCE`]. The mount calls this before a reply that contains attributes.
     pub(super) async fn correct_for_reply(&self, thread: u32, number: u64, attrs: &Attrs) {
         let _ = tokio::time::timeout(PATIENCE, self.correct_if_needed(thread, number, attrs)).await;
     }
@@ -142,8 +141,8 @@ impl Coherence {
                 Ok(Ok(changed)) => {
                     let cached = changed.unwrap_or(attrs);
                     match shared {
-                        // The correction of the kernel's attributes of a file that other clients use may leave another
-                        // modification time in the kernel's cache, so record the kernel's cached size and time as
+                        // For a file that other clients use, the correction may leave in the kernel's cache a
+                        // modification time that is not the file's. So record the kernel's cached size and time as
                         // unknown.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &cached),
@@ -168,8 +167,8 @@ impl Coherence {
 }
 
 /// Corrects the kernel's attributes of a file on a separate thread
-/// ([`KernelSizes::correct`](super::kernel_size::KernelSizes::correct)). The calling thread makes the calls that need
-/// the descriptors of this process, which the separate thread does not have.
+/// ([`KernelSizes::correct`](super::kernel_size::KernelSizes::correct)). That thread does not have the descriptors of
+/// this process. So the calling thread writes back the kernel's pages and fetches the attributes on its behalf.
 fn corrected(
     coherence: &Arc<Coherence>,
     runtime: &tokio::runtime::Handle,

@@ -79,8 +79,8 @@ impl Coherence {
     /// received the written bytes.
     pub(crate) async fn write_ended(&self, number: u64, write: DirectWriteGuard<'_>) {
         if self.write_back.is_on() {
-            // Record the direct write before the check whether the kernel reads pages of the file. Otherwise the
-            // kernel keeps pages that are older than this write, if an open begins between the check and the record.
+            // Record the direct write before the check whether the kernel reads pages of the file. If an open began
+            // between the check and the record, it would let the kernel keep pages that are older than this write.
             self.cache.written_directly(number);
         }
         if self.pages.are_read(number) {
@@ -136,9 +136,9 @@ impl Coherence {
         self.write_back.thread_writes(number, thread, None);
     }
 
-    /// Records that the kernel has written back a file that no other client uses, and has set the time of the last
-    /// write. Until its next write, the kernel keeps this time and the resulting size cached. So GETATTR need not
-    /// check what the kernel has cached.
+    /// Records that the kernel has written back a file, and has sent the time of the last write in a SETATTR. If no
+    /// other client uses the file, the kernel keeps this time and the size in `attrs` cached until its next write. So
+    /// GETATTR need not check what the kernel has cached.
     pub(crate) fn write_time_set(&self, number: u64, attrs: &Attrs, changes: &SetAttrs) {
         if let Some(SetTime::To(mtime)) = changes.mtime
             && self.write_back.is_written(number)

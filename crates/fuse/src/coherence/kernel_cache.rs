@@ -33,7 +33,7 @@ struct Cached {
     /// then be older than the attributes.
     bypassed: bool,
     /// Size and modification time that the kernel has cached, or `None` if the mount does not know them. The kernel
-    /// keeps the time itself only with write-back.
+    /// keeps this time only with write-back; otherwise each reply with attributes replaces the time.
     size: Option<(u64, Timestamp)>,
 }
 

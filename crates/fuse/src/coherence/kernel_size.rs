@@ -121,9 +121,9 @@ impl KernelSizes {
     /// achieve this with write-back, because the kernel does not expire the size. Must run on its own thread, like
     /// [`KernelSizes::correct`].
     ///
-    /// The kernel discards a reply if it has to drop pages, or a program truncates the file, before the reply
-    /// arrives. So this function repeats until the kernel requests the size. The kernel sends no request while its
-    /// cached size is valid.
+    /// The kernel discards a reply if it has to drop pages, or a program truncates the file, before the reply arrives.
+    /// So this function repeats its stat calls until the kernel sends a request for a call that needs only the size.
+    /// While the kernel's cached size is valid, such a call causes no request.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. `TimedOut`: the cached attributes of the kernel remained
@@ -197,12 +197,12 @@ impl KernelSizes {
     /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
     /// file system.
     ///
-    /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, this function compares
-    /// the time only if `times` is true. If only the time differs, this function sets the time in `attrs` and returns
-    /// `None`. If the size differs, it first sets a time that no later write sets, and then calls `refresh`, which
-    /// writes back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written
-    /// since then.
+    /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. `shared` says that other
+    /// clients use the file while the kernel writes it through its page cache. For a shared file, this function
+    /// compares the time only if `times` is true, and if only the time differs, it sets the time and returns `None`.
+    /// If the size of a shared file differs, this function first sets a time that no later write sets, and then calls
+    /// `refresh`, which writes back earlier writes. The handler of the SETATTR that sets the size checks whether the
+    /// file still has this time, and so detects a later write by a program.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.
@@ -247,8 +247,9 @@ impl KernelSizes {
     }
 }
 
-/// Returns `time`, or a time just before the present if `time` is in the future. No later write sets the returned
-/// time. The kernel takes the times of writes from a clock that advances only every few milliseconds.
+/// Returns a modification time that no later write sets: `time`, or one nanosecond before the present if `time` is
+/// later. The present is read from the kernel's coarse clock, which advances only every few milliseconds and from
+/// which the kernel takes the times of writes.
 fn earlier_than_writes(time: Timestamp) -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let before = match now.tv_nsec {

@@ -17,9 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::ByteRange;
 
-/// When the younger generation of a file's twins has more bytes than this, it replaces the older generation. So the
-/// mount keeps at most about twice as many bytes of twins. The kernel drops the pages of a range before it sends a
-/// direct write. Until this write arrives, the kernel is assumed to read fewer bytes of the file than this.
+/// Largest number of bytes of a generation of a file's twins. When the younger generation exceeds this number, it
+/// replaces the older generation. So the mount keeps the twins of the last `GENERATION` bytes that the kernel has
+/// read, and at most about twice as many. The mount assumes that the kernel reads fewer bytes of the file between
+/// dropping the pages for a direct write and sending the write.
 const GENERATION: usize = 8 << 20;
 
 /// The page twins of an open file, and its reads, write-backs and direct writes in progress.
@@ -215,9 +216,9 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without opens for writing that bypass the page cache, pages need no twins. A change of the file during the
-        // read, such as a truncation, makes the read bytes outdated. The kernel reads only whole pages, so a range
-        // that begins within a page makes no twins.
+        // Pages need no twins if no open for writing bypasses the page cache. The read bytes cannot serve as twins if
+        // the file changed during the read, for example by a truncation. A range that begins within a page is not a
+        // read of pages, because the kernel reads whole pages.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -390,8 +391,8 @@ mod tests {
         filling: Option<Fill>,
     }
 
-    /// A write-back in progress: the bytes that the kernel sends. When the mount has received the bytes: also the id of
-    /// the write-back, and the ranges that the mount writes to the servers.
+    /// A write-back in progress: the bytes that the kernel sends, and (once the mount has received the bytes) the id
+    /// of the write-back and the ranges that the mount writes to the servers.
     struct Back(Vec<u8>, Option<(u64, Vec<Range<usize>>)>);
 
     /// The progress of a page read: requested, being read, or read.

@@ -64,8 +64,8 @@ pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut 
 
 impl Default for PageTwins {
     fn default() -> Self {
-        // The kernel may have read pages before this table of twins existed. With the largest `end`, such pages count
-        // as written by programs as a whole.
+        // The kernel may have read pages before this table of twins existed. With this `end`, all pages without a twin
+        // count as pages before the end of the file, and so as completely written by programs.
         PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, min_cached_size: None, writing: HashMap::new() }
     }
 }
@@ -135,9 +135,9 @@ impl PageTwins {
     /// Records bytes that the kernel writes back, and returns the bytes that differ from the twin. A page before the
     /// end of the file that the kernel never read counts as changed: programs have written it as a whole.
     ///
-    /// Zeros after the end of the file count as unchanged, because they may come from the kernel, and other clients
-    /// may have written there. The result reports growth of the file separately: even the last byte may come from the
-    /// kernel.
+    /// Zeros after the end of the file count as unchanged: the kernel may have added them, and other clients may have
+    /// written these bytes. If the write-back extends the file, the result contains the new end separately, because
+    /// the bytes before the new end may be such zeros.
     pub(super) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
         let end = offset + data.len() as u64;
         let longer = self.min_cached_size.is_none_or(|min_cached_size| end > min_cached_size);

@@ -53,8 +53,8 @@ impl Coherence {
         self.replied(number, attrs);
         self.keep_pages(number, attrs);
         let valid = self.attrs_lifetime(number);
-        // If the kernel has no inode of the file yet, a notification before this reply has no effect. So check here
-        // whether other clients want the file.
+        // `valid` is zero if other clients may write the file. Check this here, because a notification before this
+        // reply has no effect if the kernel has no inode of the file yet.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
             // If the attributes have no lifetime, the kernel sends GETATTR when a program needs them, and the mount
             // corrects the kernel's cache before it replies.

@@ -87,9 +87,9 @@ impl WriteBack {
             return Err(NotDelegated);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Check the delegation after this open of the file is in the table of writers, so that a later recall finds
-        // the file in the table. The open must permit reads, because the kernel reads a page before a program writes
-        // only a part of the page.
+        // Check the delegation only now that this open is in the table of writers: a recall after this check finds the
+        // file in the table. The open must permit reads, because the kernel reads a page before a program writes only
+        // a part of the page.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotDelegated) }
     }
 
@@ -109,8 +109,8 @@ impl WriteBack {
         self.writers.table().values().any(|cached| cached.shared)
     }
 
-    /// Records bytes that the kernel reads into its page cache. Returns whether the page twins take so much memory
-    /// that the kernel should drop its pages.
+    /// Records bytes that the kernel reads into its page cache. Returns whether the page twins of the file take so
+    /// much memory that the mount should make the kernel drop the file's pages, which frees the twins.
     pub(super) fn got(&self, number: u64, (offset, size): (u64, u32), data: &[Segment]) -> bool {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else { return false };

@@ -56,8 +56,8 @@ pub(crate) async fn create(
     fs.coherence.directory_changed(header.node, after, mark);
     // If another client created the file, the kernel may already have its inode, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Decide the use of the page cache before the kernel receives attributes with a lifetime. After that, another
-    // client may request the file.
+    // Decide the use of the page cache before the mount builds a reply with attributes: if the kernel may write the
+    // file through its page cache, these attributes get no lifetime.
     let admission = fs.admit(&file, flags, Found::created(new));
     let how = admission.how();
     let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));

@@ -110,7 +110,7 @@ async fn take(
         None => {
             let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
             // Release the owner's lock through the first open, because the lock through the second open does not
-            // replace it. While flock(2) changes the kind of a lock, other callers may get the lock.
+            // replace it. Another caller may get the lock between this unlock and the new lock, as flock(2) permits.
             open.file.unlock(lock.owner, what.0).await?;
             file
         }

@@ -89,9 +89,9 @@ async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno
     }
 }
 
-/// Sets the kernel's time of the last write, for a file that the kernel does not have open. The kernel also sends
-/// this request whenever it has changed a name of the file. A process that runs sync(2) at that moment appears as the
-/// caller of this request.
+/// Sets the kernel's time of the last write, for a file that the kernel does not have open. The kernel also sends this
+/// request after a rename, link or unlink of the file. The caller in the request may be a process that has nothing to
+/// do with the write, for example a process that runs sync(2).
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
     // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients. So do

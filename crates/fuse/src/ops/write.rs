@@ -24,8 +24,9 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits. So check
-    // the bits whenever the kernel sets this flag, even if the bits were clear at an earlier write.
+    // When the kernel writes back pages, it sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits. So
+    // check the bits at each write-back with this flag, even if an earlier write through this open has found the bits
+    // clear.
     let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
         // Boxed, so that most writes, which do not need this future, reserve no memory for it.
