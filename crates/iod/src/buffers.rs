@@ -66,8 +66,9 @@ impl Pool {
         Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
     }
 
-    /// Waits for a permit to allocate memory of the size of one buffer, for a request from this machine. Also waits
-    /// while this machine holds as many buffers as remain free (`is_share_full`).
+    /// Waits for a permit to allocate memory of the size of one buffer, for a request from the client machine
+    /// `machine`. Waits while all buffers are lent, and while requests from `machine` hold at least as many buffers as
+    /// are free (`is_share_full`).
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
         while state.is_full(machine, self.0.most) {
@@ -80,8 +81,8 @@ impl Pool {
         Permit { pool: self.clone(), machine }
     }
 
-    /// Waits for a free buffer of [`BUFFER_LEN`] bytes and lends it to a request from this machine. The content of the
-    /// buffer is arbitrary.
+    /// Waits for a free buffer of [`BUFFER_LEN`] bytes, and lends it to a request from the client machine `machine`.
+    /// The content of the buffer is arbitrary.
     pub(crate) fn borrow(&self, machine: Machine) -> Buffer {
         let permit = self.permit(machine);
         let memory = lock(&self.0.state).free.pop();
