@@ -257,9 +257,9 @@ impl<'a> Side<'a> {
         Err(format!("{}: its processes do not come to rest", self.name).into())
     }
 
-    /// Runs a row of the benchmark. Returns the result, the CPU time, and the number of disk syncs of the servers.
-    /// Deferred work of the servers counts, because the measurement ends when the servers are idle. Returns `None` if
-    /// the row cannot run on this measured system.
+    /// Runs a row of the benchmark. Returns the result, the CPU time, and the number of disk syncs of the servers. The
+    /// measurement ends when the servers are idle, so it includes work that the servers defer. Returns `None` if the
+    /// row cannot run on this measured system.
     pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {
         let work_dir = WorkDir { dir: self.dir.clone(), scale };
         let syncs = || match &self.kind {

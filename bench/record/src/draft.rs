@@ -40,7 +40,8 @@ impl Draft {
         }
     }
 
-    /// Returns a record of a part of the benchmark, without numbers, with the texts of the previous record.
+    /// Returns a new record of a part of the benchmark, without numbers. Copies the title, question and method from
+    /// the previous record of this part, if there is one.
     ///
     /// # Errors
     /// The previous record cannot be read.

@@ -54,9 +54,9 @@ pub fn columns(
     Ok(record)
 }
 
-/// Returns the record of one column of a table. The name of each row is an operation, `separator`, and a measured
-/// system. Each system becomes a column of the record. `floor` names the system that is the baseline; the plot omits
-/// the systems in `extra`.
+/// Returns the record of one column of a table. The name of each table row consists of an operation, `separator`, and
+/// a measured system. The record has a row for each operation and a column for each system. `floor` names the system
+/// that is the baseline; the plot omits the systems in `extra`.
 pub fn sides(
     draft: &Draft,
     table: &Table,
