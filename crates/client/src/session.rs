@@ -233,9 +233,9 @@ impl Session {
         lock(&self.shared.table).number
     }
 
-    /// Returns the epoch (see [`Session::epoch`]) if the mgr has recently received a request of this client; otherwise
-    /// `None`. Only after a recent request is it certain that the mgr recalls a directory delegation of this client
-    /// before another client changes names in the directory.
+    /// Returns the sequence number of the current session ([`Session::epoch`]) if the mgr has recently received a
+    /// request of this client; otherwise `None`. Only after a recent request is it certain that the mgr recalls a
+    /// directory delegation of this client before another client changes names in the directory.
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;
@@ -444,8 +444,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// Waits for a free slot in the session of this epoch. Returns `None` if a new session has replaced this session,
-    /// or if the client has abandoned a request in every slot, so that no slot is usable.
+    /// Waits for a free slot in the session with the sequence number `epoch`. Returns `None` if a new session has
+    /// replaced this session, or if the client has abandoned a request in every slot, so that no slot is usable.
     async fn slot(&self, epoch: u64) -> Option<Ticket> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());

@@ -223,8 +223,8 @@ async fn requests_in_flight_survive_an_expired_lease() {
         .collect();
     while !readers.iter().all(|reader| reader.is_finished()) {
         mgr.expire().await;
-        // Wait until some I/O has succeeded. Otherwise the next lease expiry could hit only the creation of a new
-        // session, and no READ or WRITE.
+        // Wait until some READs or WRITEs have succeeded under the new session. Otherwise the next lease expiry could
+        // interrupt only the creation of a session, and no READ or WRITE.
         let (before, rpcs) = (mount.counters(), |c: client::Counters| c.rpc("READ") + c.rpc("WRITE"));
         while rpcs(mount.counters()) < rpcs(before.clone()) + 16 && !readers.iter().all(|r| r.is_finished()) {
             tokio::task::yield_now().await;

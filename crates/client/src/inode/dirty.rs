@@ -325,8 +325,9 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the servers whose uncommitted bytes the pending bytes will overwrite on the other path (direct or mgr).
-    /// `direct` are the pending ranges for the direct path, and `through_mgr` those for the mgr path.
+    /// Returns the servers whose uncommitted bytes the pending bytes will overwrite on a path (direct or mgr) other
+    /// than the path of the uncommitted bytes. `direct` contains the ranges of the pending bytes for the direct path,
+    /// and `through_mgr` the ranges for the mgr path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };

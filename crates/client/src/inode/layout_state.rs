@@ -47,9 +47,9 @@ pub(super) enum Granted {
     },
     /// A recall of this layout arrived before the grant. The client holds the layout only to return it.
     Recalled,
-    /// The client lost or returned its layout after it had sent the request for this layout, so the mgr may have
-    /// granted this layout before the loss. The client keeps this layout, but requests another layout before it does
-    /// I/O.
+    /// The client lost or returned an earlier layout after it had sent the request for this layout. So this layout may
+    /// have been lost or returned together with the earlier layout. The client keeps this layout, but requests another
+    /// layout before it does I/O.
     Doubtful,
     /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores this
     /// layout.

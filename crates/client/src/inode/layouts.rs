@@ -417,10 +417,10 @@ impl Inode {
     /// Appends the LAYOUTCOMMIT that is due, if any, and returns the LAYOUTRETURN of the last close of the file.
     /// `report` is `None` if the caller wants no LAYOUTCOMMIT; otherwise it says whether all written bytes are durable.
     ///
-    /// While the COMPOUND is in flight, another task may open the file again. This task must not write under the layout
-    /// that is being returned, because after LAYOUTRETURN the mgr no longer asks the iods for sizes. With `wait`, no
-    /// task can request another layout before [`LayoutClose::ended`]. Callers set no `wait` if the mgr may have to
-    /// recall this layout before it replies.
+    /// While the COMPOUND is in flight, another task may open the file again. This task must not write under the
+    /// layout that is being returned, because after LAYOUTRETURN the mgr no longer asks the iods for sizes. With
+    /// `wait`, no task can request another layout before [`LayoutClose::ended`]. Callers do not set `wait` if the mgr
+    /// may have to recall this layout before it replies to the COMPOUND.
     pub(crate) async fn append_layout_close(
         &self,
         compound: &mut Compound,

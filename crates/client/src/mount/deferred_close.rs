@@ -197,7 +197,7 @@ impl Inner {
                 let Err(error) = self.close_some(&mut some).await else { continue };
                 tracing::debug!(files = some.len(), "closing files: {error}");
                 // The session has already retried for `retry_timeout`. Most likely the mgr is down and will not
-                // remember the opens after its restart, so try only a few times more.
+                // remember the opens after its restart. So give up after [`TRIES`] failed COMPOUNDs.
                 failures += 1;
                 if failures == TRIES {
                     break;

@@ -98,9 +98,9 @@ pub struct CreateOptions {
     pub policy: Settings,
     /// Requests a write delegation, which the mgr grants if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
-    /// Whether to return before a new file is durable. The first [`File::fsync`], [`File::flush`] or close of the file
-    /// on this client makes its creation durable, and so does [`Mount::sync_names`]. If the mgr's machine loses power
-    /// before the creation is durable, the file may be lost, and these calls fail with `Stale`.
+    /// Whether the create may return before the new file is durable. The first [`File::fsync`], [`File::flush`] or
+    /// close of the file on this client makes its creation durable, and so does [`Mount::sync_names`]. If the mgr's
+    /// machine loses power before the creation is durable, the file may be lost, and these calls fail with `Stale`.
     pub unsynced: bool,
 }
 

@@ -116,8 +116,8 @@ impl Shared {
         }
     }
 
-    /// Drops the session of this epoch like [`Shared::forget_session`]. Also drops the client id, because the mgr has
-    /// lost the opens of this client.
+    /// Drops the session with the sequence number `epoch` like [`Shared::forget_session`]. Also drops the client id,
+    /// because the mgr has lost the opens of this client.
     pub(super) async fn forget_state(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
