@@ -168,7 +168,7 @@ struct Round {
 }
 
 impl Round {
-    /// Runs operations of this kind until `most` operations have begun or the time `long` has passed. Returns the
+    /// Runs operations of the given kind until `most` operations have begun or the time `long` has passed. Returns the
     /// results and the number of operations.
     async fn phase(&self, kind: Kind, most: u64, long: Duration) -> Outcome<(Phase, u64)> {
         let flushes = flushes(&self.mount).await?;

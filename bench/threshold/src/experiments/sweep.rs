@@ -180,8 +180,9 @@ impl Found {
         (0..rounds).map(|round| of_round(round).unwrap_or(0.0)).collect()
     }
 
-    /// Compares the throughput under a threshold with the throughput of the faster of the direct path and the mgr path.
-    /// Returns the size at which the median ratio is smallest, and the ratio of each round at this size.
+    /// Divides the throughput under a write threshold by the throughput of the faster path (direct or mgr), for each
+    /// write size and round. Returns the write size with the smallest median of these ratios, and the ratios of all
+    /// rounds at this size.
     fn least(&self, way: usize) -> (u64, Vec<f64>) {
         let share = |size: usize, round: usize| {
             let better = self.rates[DIRECT][size][round].max(self.rates[INDIRECT][size][round]);
