@@ -351,8 +351,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     /// Records that the mgr has removed or renamed a name, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // If a create request has changed the clock value of the name since the removal was sent, the name may exist
-        // again, so keep the name in the cache.
+        // If the clock value of the name has changed since the client sent the removal, a create request has begun
+        // since then, and the name may exist again. So keep the name in the cache.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

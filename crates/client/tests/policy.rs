@@ -291,8 +291,8 @@ async fn policies_of_later_places_override_earlier_ones() {
     }
 }
 
-/// A policy setting in an extended attribute whose name an earlier release used keeps its effect. An attribute with the
-/// current name overrides it.
+/// Earlier releases stored a policy setting under another name of the extended attribute. A setting under this older
+/// name still applies, unless the attribute with the current name also exists.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attribute_with_the_former_name_of_a_part_applies() {
     let cluster = Cluster::start(1).await;

@@ -486,8 +486,8 @@ pub(crate) async fn fenced_layouts_are_stale<F: Fixture>(make: impl Fn() -> F) {
     client.check(range(0, SIZE)).await;
 }
 
-/// Until a truncate of the file, the driver reports durable bytes that a server no longer stores as lost, and reports
-/// their range as data when a program seeks data.
+/// If a server no longer has durable bytes, a read reports these bytes as lost, and a search for data reports their
+/// range as data. This holds until the file is truncated.
 pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;

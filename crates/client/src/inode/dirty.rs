@@ -274,8 +274,8 @@ impl DirtyData {
         bytes
     }
 
-    /// Records the end of a request of a batch, after [`DirtyData::received`] or [`DirtyData::lost`]. Returns the batch
-    /// if this was the last request of the batch.
+    /// Records that a request of a batch has ended. The caller has called [`DirtyData::received`] or
+    /// [`DirtyData::lost`] for its bytes before. Returns the batch if this was its last request in flight.
     pub(super) fn request_ended(&mut self, number: u64, done: bool) -> Option<Batch> {
         let batch = self.in_flight.get_mut(&number)?;
         // A failed request may end early. The total time of the batch is then not representative, so do not measure it.

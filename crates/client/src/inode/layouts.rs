@@ -555,8 +555,8 @@ impl Inode {
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // Other tasks may have sent writes while this task waited for replies. From now on, no task sends a write until
-        // the client has returned the layout.
+        // Other tasks may have sent writes while this task waited until the earlier writes were durable. From now on,
+        // no task sends a write until the client has returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 

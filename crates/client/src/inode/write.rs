@@ -320,9 +320,9 @@ impl Inode {
     /// Turns the gathered bytes into a batch, and chooses a path for each range by the write threshold; without `rule`
     /// all ranges take the mgr path.
     ///
-    /// Waits until no request in flight overlaps the batch. First commits all uncommitted bytes that the batch
-    /// overwrites on the other path. Otherwise the client could send these older bytes again later and overwrite the
-    /// new bytes.
+    /// Waits until no request in flight overlaps the batch. First commits all uncommitted bytes that the client sent
+    /// on one path (direct or mgr) and that the batch overwrites on the other path. Otherwise the client could send
+    /// these older bytes again later and overwrite the new bytes.
     async fn begin_batch(self: &Arc<Self>, rule: Option<(ThresholdChoice, &dyn Layout)>) -> (u64, Extents, PathSplit) {
         let mut settled = self.settled.subscribe();
         loop {

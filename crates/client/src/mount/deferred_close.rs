@@ -96,8 +96,8 @@ impl DeferredCloses {
         some
     }
 
-    /// Handles a recall of a delegation. Returns true if the delegation is in the queue, or if the client is already
-    /// returning the delegation. If it is in the queue, the client returns it at once.
+    /// Handles a recall of a delegation. If the delegation is in the queue, makes the client return the delegation at
+    /// once. Returns true if the delegation is in the queue, or if the client is already returning it.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let mut queue = self.queue();
         let is_this = |left: &DeferredClose| left.delegation.is_some_and(|held| held.other == stateid.other);

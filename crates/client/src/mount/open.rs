@@ -350,8 +350,8 @@ impl Mount {
         let learnt = inode.record_delegation(&opened.delegation, &asking);
         if learnt.again {
             // The granted delegation is useless, because the client is returning or has returned the same delegation.
-            // So request another delegation: without one, all I/O would bypass the page cache as long as the file is
-            // open. Box the future, because the request is rare.
+            // So request another delegation: without a delegation, all I/O would bypass the page cache as long as the
+            // file is open. Box the future, because the request is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);

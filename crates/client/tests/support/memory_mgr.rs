@@ -37,8 +37,8 @@ impl Callbacks for Back {
 /// A hook that the server calls with each executed request and its reply. The hook may change the reply.
 type Meddler = Box<dyn FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send>;
 
-/// A hook that the server calls with each request before the execution. If the hook returns the index of an operation,
-/// the server replies NFS4ERR_DELAY to this operation.
+/// A hook that the server calls with each request before it executes the request. If the hook returns the index of an
+/// operation, the server replies NFS4ERR_DELAY to this operation.
 type Hinderer = Box<dyn FnMut(&COMPOUND4args) -> Option<usize> + Send>;
 
 struct Served {
@@ -151,9 +151,9 @@ impl MemoryMgr {
         *self.service.meddler.lock().unwrap() = Some(Box::new(meddle));
     }
 
-    /// Installs the hook `hinder`, which the server calls with each request before the execution. If the hook returns
-    /// an index, the server replies NFS4ERR_DELAY to the operation at this index, and executes neither this operation
-    /// nor the operations after it.
+    /// Installs the hook `hinder`, which the server calls with each request before it executes the request. If the
+    /// hook returns an index, the server replies NFS4ERR_DELAY to the operation at this index, and executes neither
+    /// this operation nor the operations after it.
     #[allow(dead_code)]
     pub fn hinder(&self, hinder: impl FnMut(&COMPOUND4args) -> Option<usize> + Send + 'static) {
         *self.service.hinderer.lock().unwrap() = Some(Box::new(hinder));

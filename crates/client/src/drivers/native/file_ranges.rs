@@ -54,7 +54,7 @@ impl Objects {
     }
 
     /// Returns the file offset of the first byte of the object at or after file offset `from`. If the object ends
-    /// before this byte, a hole begins there.
+    /// before this byte, a hole begins at this byte.
     fn first_after(&self, index: usize, from: u64) -> Option<u64> {
         self.distribution.file_offset(index, self.distribution.object_size(from, index))
     }

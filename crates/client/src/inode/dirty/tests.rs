@@ -185,8 +185,8 @@ impl Model {
         // If the client lost the layout while the request was in flight, it sends the request again under the new
         // layout.
         let grant = if lane == DIRECT { grant.max(self.dirty.grant()) } else { grant };
-        // If the client has moved older bytes of these ranges to the mgr, the older bytes must reach the iods before
-        // the bytes of this request.
+        // If the client has moved older bytes of the same file ranges to the mgr, these older bytes must reach the
+        // iods before this newer request.
         let waits = lane == DIRECT && self.dirty.are_gathered(&piece.parts);
         if waits || self.dirty.is_given_up(batch) || stable && !self.dirty.may_be_stable(batch, lane) {
             return false;
