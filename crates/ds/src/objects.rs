@@ -107,9 +107,9 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     ReadOut { data: data.into(), eof: rest <= len.into() }
 }
 
-/// Converts a failure to the NFS status for the client. After an error that concerns the whole iod, the client would
-/// stop using the iod for all files. After `Fenced`, the client discards only the layout of this file and sends its
-/// requests to the mgr.
+/// Converts a failure to the NFS status for the client. For an unexpected failure of one object, the status is
+/// `Fenced`: the client then discards only the layout of this file, and sends its requests to the mgr. After a status
+/// that concerns the whole iod, the client would stop using the iod for all files.
 fn told(failure: &Failure) -> Status {
     match failure.status {
         Status::NoSpc | Status::DQuot | Status::FBig | Status::Rofs | Status::Inval => failure.status,

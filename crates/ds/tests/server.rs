@@ -301,8 +301,8 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     // The iod serves a READ within the object without a query to the mgr.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
-    // When the mgr disconnects, the READ that waits for the mgr's reply fails, and the client reads from the mgr. Later
-    // READs fail at once.
+    // When the mgr disconnects, the READ that waits for the mgr's reply fails, and the client has to read from the
+    // mgr. READs after the disconnect fail at once.
     length.send(None).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
