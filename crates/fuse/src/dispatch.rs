@@ -47,8 +47,8 @@ pub(crate) struct Dispatcher {
 struct Underway {
     /// Requests that have no reply yet.
     tasks: HashMap<u64, Arc<Task>>,
-    /// Request numbers from the last INTERRUPTs that arrived before the request that they interrupt, or after the reply
-    /// to this request. A request and its INTERRUPT may arrive through different channels.
+    /// The request numbers of the last INTERRUPTs whose request was not in progress: the INTERRUPT arrived before its
+    /// request, because the two may arrive through different channels, or after the reply to the request.
     early: VecDeque<u64>,
 }
 

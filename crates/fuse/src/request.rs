@@ -25,7 +25,7 @@ pub struct Header {
     /// Thread id of the caller; 0 if the caller is in a PID namespace that this process cannot see.
     pub pid: u32,
     /// Whether the mount executes the request only if the path by which the kernel found the file still leads to this
-    /// file. The mount sets this field itself.
+    /// file. The mount sets this field; the kernel's request does not contain it.
     pub expects: bool,
 }
 

@@ -30,8 +30,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns the state for a file that CREATE has created or opened. If `is_new` is false, the kernel already knows
-    /// the file, because another client created it, and may have cached another size.
+    /// Returns the state of the kernel's cache for a file that CREATE has created or opened. If `is_new` is false,
+    /// another client created the file, and the kernel may have cached an older size of the file.
     pub(crate) fn created(is_new: bool) -> Found {
         Found { changed: true, sure: is_new }
     }

@@ -159,8 +159,8 @@ impl KernelCache {
         }
     }
 
-    /// Records that a read of a page found the end of the file at `end`. A kernel with a larger cached size may lower
-    /// the cached size to `end`.
+    /// Records that a read of a page found the end of the file at `end`. If the kernel has a larger size cached, it
+    /// may lower this size to `end`.
     pub(super) fn may_end_at(&self, number: u64, end: u64) {
         if self.size_and_time(number).is_some_and(|(size, _)| size > end) {
             self.is_unknown(number);

@@ -116,9 +116,10 @@ impl Coherence {
         }
     }
 
-    /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel holds the inode lock while it
-    /// waits for the attributes, so the mount cannot set the size with a SETATTR. Instead the mount stores the last
-    /// byte of the file in the page cache (`FUSE_NOTIFY_STORE`), which extends the cached size.
+    /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel has the inode locked while it
+    /// waits for the attributes, so a thread of the mount process cannot set the size by a truncate, which needs the
+    /// inode lock too. Instead the mount stores the last byte of the file in the page cache (`FUSE_NOTIFY_STORE`),
+    /// which extends the cached size.
     pub(super) async fn raise_size(&self, open: &OpenFile, size: u64) {
         let number = open.file.node().id.0;
         let cached_size = self.ask_of_self(number, KernelSizes::size).await;

@@ -26,7 +26,7 @@ use types::ByteRange;
 /// The share of the machine's dirty page limit that this mount may use, in percent. The kernel's default for FUSE
 /// file systems is one percent, above which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// Largest number of bytes of pages with twins of one file. Above this number, the mount makes the kernel drop the
+/// Largest number of bytes of the page twins of one file. Above this number, the mount makes the kernel drop the
 /// file's pages, to free the twins.
 const TWINS_MAX: u64 = 16 << 20;
 
