@@ -182,7 +182,7 @@ impl Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call of this function, one from before each change.
+    /// Returns copies of the whole disk, one from before each change of the disk since the last call of this function.
     /// Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
