@@ -179,8 +179,8 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // Until the policy settings are marked as changed, an open returns its cached effective policy, and ignores new
-        // settings of the file.
+        // An open computes its effective policy again only after policy settings were marked as changed. Until then,
+        // the open ignores new settings of the file.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(open_policy.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();

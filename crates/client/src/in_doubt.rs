@@ -99,8 +99,8 @@ pub async fn finish(
         Err(error) if error.is_in_doubt() => error,
         other => return other,
     };
-    // Set the attributes even if the mgr executed the whole close. The client may have reported its writes to the
-    // restarted mgr, and such a report changes the modification time.
+    // Set the attributes again even if the mgr executed the whole close: after the restart of the mgr, the client may
+    // have reported its writes again, and such a report changes the modification time.
     let changes = SetAttrs { size: changes.size.or(Some(written)), ..changes };
     if look(mount, dir, temporary).await?.is_some_and(|(found, _)| found.id == node.id) {
         mount.setattr(&node, &changes).await?;

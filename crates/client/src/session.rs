@@ -295,8 +295,8 @@ impl Shared {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
-                    // The mgr is reachable. During its grace period it waits for all earlier clients, some of which may
-                    // never return. So extend the deadline by a lease time.
+                    // The mgr is reachable. During its grace period it waits for all earlier clients, some of which
+                    // may never return. So extend the deadline of the request by a lease time.
                     deadline = begun + self.options.retry_timeout + self.lease();
                     error
                 }

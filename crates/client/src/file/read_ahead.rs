@@ -80,8 +80,8 @@ impl ReadAhead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Records that the reader requested `range`, and starts read-ahead. Returns the read-ahead pieces that cover the
-    /// start of `range` without a gap, in order.
+    /// Records that the reader requested `range`, and starts read-ahead. Returns, in file order, the read-ahead pieces
+    /// that cover the start of `range` without a gap.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
         let now = Instant::now();
@@ -106,8 +106,8 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // If the read-ahead buffers have no free space, do not read ahead. Later requests try again, because other
-            // readers free space as they advance.
+            // If the read-ahead buffers have no free space, do not read ahead. The next requests of this reader try to
+            // read ahead again, because other readers free space as they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
@@ -128,8 +128,8 @@ impl ReadAhead {
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        // Run the read up to its first wait now: by then a short-circuit read is complete, and any other read has sent
-        // its requests to the servers.
+        // Run the read now, up to the point where it first waits. A short-circuit read is then complete, and any other
+        // read has sent its requests to the servers.
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));

@@ -22,7 +22,7 @@ impl Inode {
 
     /// Waits until no abandoned request can be executed any more: the mgr fences the file's earlier layouts. Without
     /// the fence, an abandoned request that is still in the network could later overwrite newer bytes, or write beyond
-    /// a truncate. The next request on the direct path requests a new layout.
+    /// a truncate. The client requests a new layout before its next request on the direct path.
     pub(super) async fn end_strays(&self) -> Result<()> {
         let due = |state: &State| state.abandoned.then_some((None, Update { fence: true, ..Update::default() }));
         self.commit_layout("taking back requests that were given up", self.mount.options.retry_timeout, due).await

@@ -236,8 +236,8 @@ impl Inode {
                         tries -= 1;
                         let again = layout.write(index, &piece.parts, &piece.payload, false).await;
                         match again.map_err(|e| self.note_stray(e)) {
-                            // Send the bytes again under several new layouts, one after the other: while an iod delays
-                            // the write, each new layout may expire too.
+                            // If the layout has expired, send the bytes again under a new layout, several times if
+                            // necessary: while an iod delays the write, the new layout may expire too.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }

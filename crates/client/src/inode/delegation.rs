@@ -323,8 +323,8 @@ impl Inode {
     }
 
     /// Requests a delegation again; returns whether the client now holds a write delegation. The request is an OPEN
-    /// under another open owner, with a CLOSE in the same COMPOUND. So existing opens with I/O in flight keep their
-    /// stateids.
+    /// under an open owner that no existing open uses, with a CLOSE in the same COMPOUND. So existing opens with I/O
+    /// in flight keep their stateids.
     pub(crate) async fn ask_delegation(self: &Arc<Self>) -> Result<bool> {
         if *self.delegated() != Delegation::None {
             return Ok(self.is_alone());
@@ -489,16 +489,16 @@ impl Inode {
     /// Handles a revocation: the mgr has allowed other clients to use the file. The client drops its bytes that are not
     /// durable, because they could overwrite newer bytes of other clients.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two tasks may detect the revocation of the delegation at the same time. Without this lock, the second task
-        // would drop bytes that programs wrote after the first task had finished.
+        // Two tasks may detect the revocation of the delegation at the same time. The lock `revoking` makes the second
+        // task wait. Otherwise it would drop bytes that programs wrote after the first task had finished.
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == DelegationType::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // Keep this order: the cache above the client drops its bytes first, and then the client drops its own. Only
-        // after both may programs write the file again.
+        // Keep this order: first the cache above the client drops its bytes of the file, and then the client drops its
+        // own. Programs may write the file again only after both have dropped their bytes.
         let emptied = self.mount.upper_cache.get().map(|upper_cache| upper_cache.discard(self.node.id));
         {
             let mut state = self.state();

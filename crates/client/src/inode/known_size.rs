@@ -127,8 +127,9 @@ impl KnownSize {
     }
 
     /// Returns the largest end offset of the size reports and writes that have completed since logical time `stamp`; 0
-    /// if there are none. If the client requested a size at `stamp` and the mgr returned a smaller one, the mgr may
-    /// have read the size before the report or write, or another client may have truncated the file after it.
+    /// if there are none. If the client requested a size at `stamp` and the mgr returned a smaller one, there are two
+    /// possible reasons: the mgr read the size before the report or write, or another client truncated the file after
+    /// the report or write.
     pub(super) fn reported_since(&self, stamp: u64) -> u64 {
         self.reported.iter().find(|(_, at)| *at > stamp).map_or(0, |(end, _)| *end)
     }

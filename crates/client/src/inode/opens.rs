@@ -1,7 +1,8 @@
 //! I/O on the mgr path under an open of the file. The client opens the file again if the mgr does not know the open.
 //!
-//! The mgr may lose the client's state while the client prepares or sends a request. The mgr then refuses the stateid
-//! in the request without executing it, even if the client has already opened the file again.
+//! The mgr may lose the client's state while the client prepares or sends a request. The mgr then refuses the request
+//! because its stateid is old, even if the client has opened the file again meanwhile. The mgr executes nothing of
+//! such a request.
 
 use super::delegation::revoked_error;
 use super::locks::lost_error;

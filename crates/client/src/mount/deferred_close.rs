@@ -250,8 +250,8 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // The mgr asked the client to repeat this CLOSE later. The session repeats a COMPOUND by itself only if
-                // the first operation failed in this way. So put the open back for the next COMPOUND.
+                // The mgr asked the client to repeat this CLOSE later. The session itself repeats a COMPOUND only if
+                // the mgr asks this for the first operation. So put the open back for the next COMPOUND.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
                 // The mgr has revoked the open. FREE_STATEID acknowledges the revocation. If FREE_STATEID fails, the
                 // mgr reports the revocation again later.

@@ -84,8 +84,8 @@ impl ReadDir {
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
-            // Check the path of the directory only for the first page. Later pages come from the same directory, even
-            // if its path now leads to another directory.
+            // Check the path of the directory only for the first page. The following pages come from the same
+            // directory, even if its path leads to another directory by then.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;

@@ -35,8 +35,9 @@ impl HeldState for Inodes {
     /// OPEN arrived. So no open uses the delegation, and the client returns the delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
-        // Check whether all OPENs are answered before the search below. If they are, the client knows every delegation
-        // that it may hold, so the search finds the recalled delegation or proves that no open uses it.
+        // Before the search for the delegation, check whether all OPENs are answered. If they are, the client knows
+        // every delegation that it may hold, so the search finds the recalled delegation or proves that no open uses
+        // it.
         let all_answered = self.names.are_opens_answered();
         let leaves = || self.deferred_closes.recall(stateid);
         let is_known = self.names.recall(stateid)

@@ -150,8 +150,8 @@ impl Mount {
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
-            // The directory was removed, or the caller may not access it any more. The file may still exist, so open it
-            // without a directory policy.
+            // The directory whose policy should apply was removed, or the caller may not access this directory any
+            // more. The file may still exist, so open it without a directory policy.
             None => {
                 let options = OpenOptions { dir: None, ..options };
                 let gone = || Error::protocol("opening a file: the mgr's answer belongs to another request");

@@ -3,8 +3,8 @@
 use layout::Distribution;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The durable lengths of a layout's objects: those that the mgr reported with the layout, and those that the iods have
-/// reported since the grant.
+/// The durable lengths of a layout's objects: those that the mgr reported with the layout, and those that the iods
+/// have reported since the mgr granted the layout.
 #[derive(Debug)]
 pub(super) struct Lengths(Mutex<Known>);
 
