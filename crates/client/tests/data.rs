@@ -320,8 +320,8 @@ async fn a_truncate_by_another_client_applies_after_earlier_writes() {
         let other = if proxied { cluster.mount(Options { direct: false, ..options() }).await } else { other.clone() };
         let file = writer.create(&dir, format!("f{proxied}").as_bytes(), CreateOptions::default()).await.unwrap();
         let data = fill(1, 3 << 20);
-        // When the mgr recalls the layout for the truncate below, the client has committed some bytes, is sending some,
-        // and has not yet sent others.
+        // When the mgr recalls the writer's layout because of the other client's truncate, the writer has committed
+        // some bytes, is sending some, and has not yet sent others.
         file.write_at(0, data.slice(..1 << 20)).await.unwrap();
         file.fsync().await.unwrap();
         file.write_at(1 << 20, data.slice(1 << 20..)).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tests of read-ahead. It reduces the number of requests, as the counters show, and no read returns bytes that are
-//! older than the consistency guarantees allow.
+//! Tests of read-ahead. Read-ahead reduces the number of requests, as the counters show. No read returns bytes that
+//! are older than the consistency guarantees allow.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;

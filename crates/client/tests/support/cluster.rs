@@ -37,14 +37,14 @@ impl Cluster {
     }
 
     /// Starts a cluster like [`Cluster::start`]. For each iod, `door` maps the address on which the iod listens to the
-    /// address at which the mgr and the clients reach the iod. With `unix`, they also reach the iod through its Unix
-    /// socket.
+    /// address at which the mgr and the clients reach the iod. With `unix`, the mgr and the clients also reach the iod
+    /// through its Unix socket.
     pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
         Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
     }
 
-    /// Starts a cluster like [`Cluster::start_behind`]. The iods have these features, and `change` modifies each iod's
-    /// configuration before the first start of the iod.
+    /// Starts a cluster like [`Cluster::start_behind`]. The iods have the features `features`, and `change` modifies
+    /// each iod's configuration before the first start of the iod.
     pub async fn start_with(
         iods: usize,
         door: impl FnMut(SocketAddr) -> SocketAddr,
