@@ -149,8 +149,8 @@ impl FileSystem {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The system call creates the name, so reply that the name does not exist. If the creation then fails, the
-            // kernel walks the path again.
+            // The system call creates the name, so reply that the name does not exist. If the mount then replies
+            // ESTALE to the create request, the kernel walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
             // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, so that the kernel
             // looks up the name again.

@@ -35,8 +35,9 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts the file system below `root` at an existing directory. First detaches a Weir mount whose process was
-    /// killed from the directory. Must run inside a tokio runtime, which also executes the requests.
+    /// Mounts the file system below `root` at an existing directory. If the directory still has a Weir mount whose
+    /// process was killed, first detaches this old mount. Must run inside a tokio runtime, which also executes the
+    /// requests.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
         detach_dead(dir)?;
         let dir = dir.canonicalize()?;

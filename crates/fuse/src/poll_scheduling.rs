@@ -2,9 +2,9 @@
 //! polls the future first. If a wake-up arrives while no thread polls the future, a task of the runtime polls it from
 //! then on.
 //!
-//! If a wake-up arrives during a poll by the reader, it only changes the state of the request, and the reader polls
-//! again. If it started the task instead, the task would have to wait for the reader. Replies of nearby servers often
-//! arrive during a poll by the reader.
+//! If a wake-up arrives during a poll by the reader, the wake-up only changes the state of the request, and the reader
+//! polls again. If the wake-up started the task instead, the task would have to wait for the reader. Replies of nearby
+//! servers often arrive during a poll by the reader.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -42,9 +42,9 @@ impl Coherence {
         self.mount.getattr(&node).await.map_err(|error| unknown(error.into()))
     }
 
-    /// Makes the kernel cache the given attributes of a file before it writes the file through the page cache. Returns
-    /// whether that succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size
-    /// loses data.
+    /// Makes the kernel cache the given attributes of a file, before the kernel writes the file through its page
+    /// cache. Returns false if the kernel may still have a wrong size cached. The kernel replaces bytes after its
+    /// cached end of the file by zeros, so a wrong size loses data.
     pub(super) async fn correct_for_page_cache(&self, number: u64, attrs: &Attrs) -> bool {
         if self.write_back.is_written(number) {
             return true;

@@ -37,7 +37,7 @@ pub(super) struct KernelSizes {
     /// The attributes that threads of this process are setting, by thread id.
     setting: Mutex<HashMap<u32, AttrsBeingSet>>,
     /// Threads of this process that make the kernel request attributes, by thread id. The value is the size in the
-    /// mount's reply, or `None` before the kernel's request.
+    /// mount's reply to this request, or `None` if the kernel has not sent the request yet.
     expiring: Mutex<HashMap<u32, Option<u64>>>,
 }
 
@@ -219,9 +219,9 @@ impl KernelSizes {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // The path names the file through the descriptor table of this thread, and other processes can resolve the path
-        // too. `/proc` may number threads for another PID namespace than gettid(2), so read the thread's id from
-        // `/proc`.
+        // The path names the file through the descriptor table of this thread, so the other threads of this process,
+        // which do not have the descriptor, can resolve the path too. `/proc` may number threads for another PID
+        // namespace than gettid(2), so read the thread's id from `/proc`.
         let here = std::fs::read_link("/proc/thread-self")?;
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);

@@ -175,8 +175,8 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: the entry owns the mapping. Nothing refers to it any more, because the ring through which the
-        // kernel accessed the memory is closed.
+        // SAFETY: the entry owns the mapping. No other reference to the mapped memory exists any more, because the
+        // ring through which the kernel accessed the memory is closed.
         if let Err(error) = unsafe { munmap(self.memory.cast(), PAGE + self.payload) } {
             tracing::debug!("cannot return an entry to the kernel: {error}");
         }

@@ -202,8 +202,8 @@ impl Server {
         Ok(())
     }
 
-    /// Counts the entries that received requests, and ensures that their queues have spare entries. A request may have
-    /// to wait for another request, which then needs a spare entry to arrive.
+    /// Counts the entries that received requests, and ensures that their queues have spare entries. A request may wait
+    /// for another request, for example a lock for an unlock, and the other request can arrive only in a spare entry.
     fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
         let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
         for completion in done.iter().filter(with_request) {
