@@ -226,9 +226,9 @@ impl Inode {
         match std::mem::take(&mut *delegated) {
             Delegation::None => Ok(None),
             Delegation::Held(held, _) => {
-                // Register the delegation as being returned already now, before it is in the queue of
-                // `DeferredCloses`. Otherwise the client would use this delegation if the reply to a concurrent OPEN
-                // grants it.
+                // Record already now, before the delegation is in the queue of `DeferredCloses`, that the client is
+                // returning the delegation. Otherwise the client would use this delegation if the reply to a
+                // concurrent OPEN grants it.
                 self.mount.deferred_closes().begin_return(held);
                 Ok(Some(held))
             }

@@ -500,8 +500,8 @@ impl DirtyData {
     }
 
     /// Records that the mgr received a size report up to file offset `end`. Returns `None` if another report has
-    /// become due since. Otherwise returns whether the mgr requested the file length from the iods. If so, the mgr's
-    /// size may differ from the size that the client knows.
+    /// become due since the client sent this report. Otherwise returns whether the mgr requested the file length from
+    /// the iods. If so, the mgr's size may differ from the size that the client knows.
     pub(super) fn reported(&mut self, end: u64) -> Option<bool> {
         self.unreported.take_if(|due| *due == end)?;
         Some(std::mem::take(&mut self.ask_iods))

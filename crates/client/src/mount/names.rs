@@ -62,7 +62,8 @@ impl Mount {
     /// Waits until all names created on this mount are durable, also names whose creation the mgr confirmed before it
     /// was durable ([`crate::CreateOptions::unsynced`], [`crate::Durable::Fsync`]).
     ///
-    /// # Errors `Stale` or `Io` if a change was lost because the machine of the mgr lost power.
+    /// # Errors
+    /// `Stale` or `Io` if a change was lost because the machine of the mgr lost power.
     pub async fn sync_names(&self) -> Result<()> {
         if self.inner.session.is_soon() {
             return self.inner.session.settle(&self.inner.losses).await;

@@ -126,9 +126,10 @@ impl Session {
 
     /// Waits until every change that the mgr has answered is durable.
     ///
-    /// # Errors `Io` if a power loss of the mgr's machine may have lost changes, and the caller has not received this
-    /// error for this power loss yet. `seen` is the number of such power losses that the caller has received an error
-    /// for; the call updates `seen`.
+    /// # Errors
+    /// `Io` if a power loss of the mgr's machine may have lost changes, and the caller has not received this error for
+    /// this power loss yet. `seen` is the number of power losses for which the caller has received an error; the call
+    /// updates `seen`.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;
