@@ -62,7 +62,8 @@ impl CapabilityCheck {
 
     /// Checks that a capability for one object grants the rights `needed` to this session.
     ///
-    /// # Errors The errors of [`Capability::verify`]; `Fenced` for a capability of an epoch that is no longer valid.
+    /// # Errors
+    /// The errors of [`Capability::verify`]; `Fenced` for a capability of an epoch that is no longer valid.
     pub(super) fn object(&self, cap: &Capability, session: u64, needed: Rights) -> Result<(), Status> {
         self.capability(cap, session, needed)?;
         if cap.object == STORE_OBJECT { Err(Status::CapRefused) } else { Ok(()) }
