@@ -101,7 +101,7 @@ impl Error {
     }
 
     /// Returns whether the mgr refused the request because a path in [`Mount::expecting`](crate::Mount::expecting) now
-    /// leads to another file. In that case the mgr executed nothing.
+    /// leads to another file. The mgr then executed nothing of the request.
     pub fn is_moved(&self) -> bool {
         self.moved
     }

@@ -158,8 +158,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         is_absent
     }
 
-    /// Records that the mgr did not find a name in a directory. After a series of `wanted` such misses, the cache needs
-    /// a task that reads all names of the directory.
+    /// Records that the mgr did not find a name in a directory. After a series of `wanted` such failed lookups, the
+    /// cache needs a task that reads all names of the directory.
     ///
     /// Returns the number of the task if the caller must start it now, and the delegations that the caller must return
     /// to the mgr.

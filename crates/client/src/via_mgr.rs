@@ -44,8 +44,8 @@ impl Opened<'_> {
         }
     }
 
-    /// Reads up to `len` bytes, at most one payload. Returns the bytes, and whether the read reached the end of the
-    /// file. The server may return fewer bytes than requested.
+    /// Reads up to `len` bytes, at most the largest payload of one request. Returns the bytes, and whether the read
+    /// reached the end of the file. The server may return fewer bytes than requested.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
         let mut compound = self.begin("reading");
         let count = len.min(PAYLOAD_MAX) as u32;
@@ -62,8 +62,8 @@ impl Opened<'_> {
         Ok((got.data, got.eof))
     }
 
-    /// Writes all of `data`, at most one payload. If the server writes only some of the bytes, sends another request
-    /// for the remaining bytes.
+    /// Writes all of `data`, which is at most the largest payload of one request. If the server writes only some of
+    /// the bytes, sends another request for the remaining bytes.
     pub(crate) async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let how = if stable { FILE_SYNC4 } else { UNSTABLE4 };
         let mut done = 0;

@@ -122,7 +122,7 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
     for (n, (policy, runs, mgr, iods, layouts)) in table.into_iter().enumerate() {
         let dir = dir(&mount, &format!("d{n}"), policy).await;
         // When the client opens the first file of a directory, it does not know the policy of the directory yet. The
-        // reply to this open contains the policy.
+        // reply to the OPEN of this file contains the policy.
         create(&mount, &dir, "first").await.close().await.unwrap();
         let done = during(&mount, async { fill(create(&mount, &dir, "f").await, &runs).await }).await;
         assert_eq!((done.mgr, done.iods, done.layouts), (mgr, iods, layouts), "{policy}: {done:?}");

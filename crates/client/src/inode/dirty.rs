@@ -113,8 +113,8 @@ pub(super) struct DirtyData {
     /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
     /// is due.
     unreported: Option<u64>,
-    /// How often the mgr granted a layout after the client had lost its earlier layout. While the client had no layout,
-    /// the mgr may have truncated bytes that the client wrote under the lost layout.
+    /// The number of times that the mgr granted a layout after the client had lost an earlier layout. While the client
+    /// had no layout, the mgr may have truncated bytes that the client wrote under the lost layout.
     grant: u64,
     /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
     /// for the length of the file.

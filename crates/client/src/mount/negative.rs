@@ -124,8 +124,8 @@ impl Mount {
         Some(Error::status(Status::NoEnt, format!("looking up {}", super::names::shown(name))))
     }
 
-    /// Records that the mgr did not find a name. After several such misses in a directory, starts to read all names of
-    /// the directory in the background.
+    /// Records that the mgr did not find a name. After several such failed lookups in a directory, starts to read all
+    /// names of the directory in the background.
     pub(super) fn missed(&self, dir: &Node) {
         let wanted = self.inner.options.negative;
         if wanted == 0 {
