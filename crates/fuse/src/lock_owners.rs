@@ -141,7 +141,7 @@ impl LockOwners {
     }
 
     /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is the result of [`LockOwners::mark`]
-    /// before the caller found the file locked. Returns whether the caller should try again.
+    /// before the caller found the file locked. Returns whether the caller should try to lock again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
         let changed = self.changed.notified();
         let mut changed = std::pin::pin!(changed);

@@ -10,8 +10,8 @@ use client::Segment;
 use types::{Attrs, ByteRange, SetAttrs, SetTime};
 
 impl Coherence {
-    /// Records that a READ begins: a direct read if `direct`, otherwise a read into the kernel's page cache. The caller
-    /// passes the bytes for the kernel to the returned guard.
+    /// Records that a READ begins: a direct read if `direct`, otherwise a read into the kernel's page cache. The
+    /// caller passes the bytes that the mount has read to the returned guard.
     pub(crate) fn read_begins<'a>(
         &self,
         number: u64,

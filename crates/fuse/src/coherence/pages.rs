@@ -66,8 +66,8 @@ impl Coherence {
         });
     }
 
-    /// Records the bytes of a file that other clients use, when the kernel reads these bytes into its page cache.
-    /// Limits the memory of page twins.
+    /// Records the bytes of a file that other clients use, when the kernel reads these bytes into its page cache. If
+    /// the page twins of the file then take too much memory, makes the kernel drop the file's pages.
     pub(super) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment]) {
         if self.write_back.got(number, asked, data)
             && let Some(coherence) = self.shared()
