@@ -237,8 +237,8 @@ impl DiskFile for LocalFile {
 
     fn forget(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
-            // `posix_fadvise` is only advice, so ignore errors. If the kernel does not follow the advice, the next read
-            // comes from the page cache.
+            // `posix_fadvise` is only advice, so ignore errors. If the kernel ignores the advice, the next read
+            // returns the bytes from the page cache and not from the disk.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }
