@@ -3,8 +3,8 @@
 //! Where an object ends, its file may end too, or may continue with a hole. A client of the files layout that reads
 //! across the end of the object relies on the data server to distinguish these two cases (RFC 8881 §18.22.3). So the
 //! iod asks the mgr. The mgr fetches the questions with LENGTHS and sends the answers with its next LENGTHS call. The
-//! mgr does not contact an iod for an answer, so no circular wait arises. The iod does not cache answers: an answer is
-//! valid only for readers that asked before the mgr looked up the length.
+//! mgr answers without a request to any iod, so the mgr and an iod never wait for each other. The iod does not cache
+//! answers: an answer is valid only for readers that asked before the mgr looked up the length.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -23,8 +23,8 @@ use crate::lock::{read, write};
 pub(crate) use open::{Open, ReadPlan};
 pub(crate) use short_circuit::ShortCircuitFile;
 
-/// An object of the store, which may not exist on disk. Reads, writes and syncs take its lock shared. Requests that
-/// create or remove it, or change its size or generation, take the lock exclusively.
+/// An object of the store, which may not exist on disk. Reads, writes and syncs take the lock of the object shared.
+/// Requests that create or remove the object, or change its size or generation, take this lock exclusively.
 pub(crate) struct Object {
     id: ObjectId,
     state: RwLock<State>,
