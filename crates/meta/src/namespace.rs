@@ -592,8 +592,8 @@ impl<E: Engine> Namespace<E> {
 
     /// Writes to a regular file that has no objects. If the file has objects, or the write extends the file beyond
     /// `most` bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the
-    /// write is also durable on completion; otherwise the write becomes durable as a change by [`Self::record_write`]
-    /// does.
+    /// write is also durable on completion; otherwise the write becomes durable only with a later [`Self::settle`] or a
+    /// later durable change.
     pub async fn write_inline(
         &self,
         cred: &Cred,

@@ -232,8 +232,8 @@ impl<'a> Tx<'a> {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
             // Every operation that adds an entry to this hash bucket uses the lowest free index. So a concurrent
-            // operation that changes the bucket either uses the index of `key` or changes another entry. In both
-            // cases a precondition fails.
+            // operation that changes the bucket either uses the index of `key`, or changes an entry that this batch has
+            // read. In both cases a precondition of this batch fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));

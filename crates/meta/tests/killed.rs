@@ -37,8 +37,8 @@ fn make_files(path: &Path) {
                     let name = format!("{}-{thread}-{n}", std::process::id());
                     let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
-                    // This thread of the child process flushes each line at once. If the parent process has ended, the
-                    // write fails and the thread returns.
+                    // The child process flushes each line of its standard output at once, because the parent process
+                    // reads the line. If the parent process has ended, the write fails and this thread returns.
                     let mut out = std::io::stdout().lock();
                     if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
                         return;

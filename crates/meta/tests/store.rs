@@ -126,8 +126,8 @@ fn durable_batches_of_one_commit_group_share_one_log_flush() {
         assert!(group.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
     assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each commit group, none of the store");
-    // Batches that are not durable need no flush. The first `settle` after these batches makes both durable with one
-    // flush; the second `settle` needs no flush.
+    // Batches that are not durable need no flush. The first `settle` after these two batches makes both batches durable
+    // with one flush. The second `settle` needs no flush.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
         stepper.step(second);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));

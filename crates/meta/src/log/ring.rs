@@ -186,7 +186,7 @@ impl Log {
     }
 
     /// Begins a new run of the log after a replay. From now on, a replay no longer accepts records of earlier runs at
-    /// this position or after it.
+    /// or after the current position in the ring.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;
