@@ -380,8 +380,8 @@ impl Exports {
             return fsid;
         }
         let mut id = fsid.0;
-        // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have the
-        // root number 0, so their fsid differs from the fsid of every export.
+        // `wrapping_mul` by an odd number maps different directories to different numbers. For a pseudo directory, the
+        // number of the exported directory is 0, so the fsid differs from the fsid of every export.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)

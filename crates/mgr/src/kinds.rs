@@ -231,8 +231,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// `None` if an iod cannot copy now. After `None` or a failure, any part of the bytes may be written.
     async fn copy(&self, source: &dyn Stored, range: ByteRange, target: u64) -> Result<Option<Written>, Status>;
 
-    /// Returns the capability and addresses with which another iod can copy the bytes of a column below `end`. Returns
-    /// `None` if no reachable object of the column has these bytes.
+    /// Returns the capability and addresses with which another iod can copy bytes below `end` from an object of a
+    /// column (the copies of one object). Returns `None` if no reachable object of the column has these bytes.
     async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource>;
 
     /// Deletes every object of a deleted file. A missing object counts as deleted. While an iod is down, deletes the
@@ -333,8 +333,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. Up to the size of the file, all copies must have the same length. No client was told
-    /// that bytes in only one copy are durable, but a reader may have seen these bytes.
+    /// client writes the file. Up to the size of the file, all copies must have the same length: a reader may have seen
+    /// bytes that only one copy has, although the mgr reported them to no client as durable.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))

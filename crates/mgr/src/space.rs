@@ -17,8 +17,8 @@ use types::limits::SPACE_KNOWN_MAX;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a caller waits for the result of a query that another caller has sent to the iods.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a caller waits for a query if some caller has waited for a query in vain within the last [`REST`]. The wait
-/// is short, so that `ls -l` of many files on an iod that does not reply still completes.
+/// How long a caller waits for the result of a query if, within the last [`REST`], the iods have not replied to a
+/// caller in time. The wait is short, so that `ls -l` of many files on an iod that does not reply still completes.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
 /// Time after a failed query until the mgr queries the iods for the same file again.
 const REST: Duration = Duration::from_secs(5);

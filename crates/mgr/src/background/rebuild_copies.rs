@@ -52,8 +52,8 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
-            // `volume` owns this sender.
+            // Wait until an iod connects. This wait fails only if the sender of the notification is dropped, and
+            // `volume` keeps the sender, so ignore the result.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}

@@ -25,8 +25,8 @@ struct Plan {
     marks: Vec<(u64, u32)>,
 }
 
-/// Computes from the replies of the iods what the mgr must take over into the store. Returns `None` if the store is not
-/// older than the state that the iods have recorded.
+/// Computes from the replies of the iods which inode number, epoch and marks the mgr must take over into the store.
+/// Returns `None` if the store is not older than the state that the iods have recorded.
 fn plan(
     own: StoreId,
     (next, epoch): (u64, u32),

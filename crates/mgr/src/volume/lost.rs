@@ -19,8 +19,8 @@ impl NativeClients {
     /// kernel client.
     pub(super) fn seen(&self, client: u64) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The set may contain clients that no longer exist, so clear it when it is full. A client that still exists is
-        // recorded again at its next layout.
+        // The set of clients may contain clients that no longer exist, so clear the set when it is full. The next
+        // layout request of a client that still exists adds this client again.
         if clients.len() >= limits::CLIENTS_MAX {
             clients.clear();
         }
