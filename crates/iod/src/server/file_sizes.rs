@@ -49,9 +49,9 @@ struct Question {
 }
 
 impl Questions {
-    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question
-    /// until the iod has sent it to the mgr. A later reader needs a question of its own, because the answer to the
-    /// sent question may be older than the later read.
+    /// Adds a question and returns its number, or `None` if too many questions are open. Readers of the same object
+    /// share a question until the iod has sent the question to the mgr. A reader that arrives after this needs a new
+    /// question, because the mgr may have looked up the answer to the sent question before this reader arrived.
     fn ask(&mut self, object: ObjectId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {

@@ -53,8 +53,8 @@ pub(super) struct Change(Arc<ChangeBarrier>);
 
 impl Incarnations {
     /// Replaces the older connections of the same owner: closes them, waits until none of them has a change in
-    /// progress, and adds the new connection. A later call for a still newer connection calls `hang_up`, which must
-    /// close the connection of this call without blocking.
+    /// progress, and adds the new connection. `hang_up` must close the new connection without blocking; a later call of
+    /// `join` uses it when a still newer connection replaces this connection.
     ///
     /// # Errors
     /// [`Replaced`] when the owner has a newer connection, or opens one during the wait.
