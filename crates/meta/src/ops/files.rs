@@ -38,7 +38,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
     Ok((files, (!ended).then_some(last)))
 }
 
-/// Returns the state of a regular file that a check compares with the file's objects. `None` if the file does not
+/// Returns the state of a regular file that `weir fsck` compares with the file's objects. `None` if the file does not
 /// exist, is not a regular file, or is damaged.
 pub(crate) fn one(tx: &Tx<'_>, id: FileId) -> Result<Option<FileState>, Status> {
     let core = match tx.core(id) {
