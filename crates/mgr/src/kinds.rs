@@ -447,8 +447,8 @@ impl Grant<'_> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }
 
-    /// Returns a function that signs the filehandle of an object at its data server, and the random number of the
-    /// layout grant. The function takes the index of the object among the objects of all copies.
+    /// Returns a pair: a function that signs the filehandle of an object at its data server, and the random number of
+    /// the layout grant. The argument of the function is the index of the object among the objects of all copies.
     fn data_handles(&self) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
         let (cluster, rights) = (self.iods.cluster(), self.rights);
         let object = (self.file.object(), self.generation);

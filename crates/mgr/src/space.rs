@@ -54,8 +54,8 @@ impl Space {
         self.known().next(file, change, self.begun.elapsed())
     }
 
-    /// Records the result of a query for a file. `change` is the change attribute of the file before the query. `used`
-    /// is the allocated space in bytes, or `None` if the iods did not reply.
+    /// Records the result of a query of the iods for the allocated space of a file. `change` is the change attribute of
+    /// the file before the query. `used` is the allocated space in bytes, or `None` if the iods did not reply.
     pub(crate) fn learnt(&self, file: FileId, change: u64, used: Option<u64>) {
         self.known().learnt(file, change, used, self.begun.elapsed());
         self.answered.notify_waiters();
@@ -176,9 +176,9 @@ mod tests {
         Step::Pass(REST),
     ];
 
-    /// Checks every history of six events. At most one query is in flight for the file, and no query follows a failed
-    /// query sooner than [`REST`]. The cache always returns the last reported value. While the iods reply, this value
-    /// is never older than the last change of the file.
+    /// Checks every history of six events. At most one query of the iods is in flight for the file, and no query
+    /// follows a failed query sooner than [`REST`]. The cache always returns the last reported value. While the iods
+    /// reply, this value is never older than the last change of the file.
     #[test]
     fn iods_are_asked_only_when_needed_and_the_answer_includes_all_known_space() {
         const LEN: u32 = 6;

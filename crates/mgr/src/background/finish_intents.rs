@@ -83,14 +83,14 @@ impl Job for FinishIntents {
             log(told, file, "fence the objects of the file", volume.finish_fence(file).await);
         }
         // During the grace period, clients that wrote before the restart of the mgr may reconnect and report the file
-        // sizes. So the mgr measures no file yet.
+        // sizes. So the mgr does not query the iods for file sizes yet.
         if !server.inspect(|state| state.in_grace()) {
             let measure = |file| {
                 let (server, volume) = (&*server, &*volume);
                 async move {
                     // A client that has the file open or holds a write layout may still write, and later reports the
-                    // size itself. Do not measure the file, because other clients must not see the new size before this
-                    // client reports it.
+                    // size itself. Do not query the iods for the size now, because other clients must not see the new
+                    // size before this client reports it.
                     let may_tell = in_use(server, file) || volume.grants.written(file);
                     let outcome = if may_tell { Ok(()) } else { volume.measure_for_good(file).await };
                     (file, outcome)

@@ -140,8 +140,8 @@ async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Copies
     }
 }
 
-/// Checks all files that have a copy on one of the iods `iods`, and rebuilds their lost copies. Adds files whose repair
-/// is postponed to `left`.
+/// Checks all files that have a copy on one of the iods `iods`, and rebuilds their lost copies. Adds to `left` each
+/// file whose repair is postponed.
 ///
 /// # Errors
 /// `Delay` if the repairs of more files are postponed than `left` may hold.
