@@ -88,8 +88,8 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        // An earlier CLAIM failed and left a `STORE.new` file. Make its removal durable before this CLAIM uses the
-        // name. Otherwise, after a power cut, the later rename could give the name `STORE` to the old file.
+        // An earlier CLAIM failed and left a `STORE.new` file. Make the removal of this file durable before this CLAIM
+        // uses the name. Otherwise, after a power cut, the later rename could give the name `STORE` to the old file.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
