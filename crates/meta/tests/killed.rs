@@ -72,7 +72,7 @@ fn created_files_survive_a_kill_of_the_process() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("child");
-        // The number of lines after which the test kills the child varies between rounds. So the test kills some
+        // The test kills the child after a number of output lines that varies between rounds. So the test kills some
         // children before the store's first checkpoint, and some after it.
         let longest = 20 + round % 7 * 130;
         let lines = BufReader::new(child.stdout.take().expect("output")).lines();

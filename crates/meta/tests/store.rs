@@ -168,8 +168,8 @@ fn replay_never_undoes_data_that_redb_flushed() {
         stepper.step(Duration::ZERO);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
     }
-    // The test drops the stepper without a checkpoint. redb flushes its data when the database is closed, and the
-    // power cut then loses the unflushed end of the log.
+    // The test drops the stepper (the writer of the store) without a checkpoint. redb flushes its data when the
+    // database is closed, and the power cut then loses the unflushed end of the log.
     drop((store, stepper));
     let (store, _stepper) = open(&disk.after_power_cut(|_| 0));
     let view = store.view().expect("view");

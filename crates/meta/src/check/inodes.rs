@@ -1,4 +1,4 @@
-//! The check of inodes: both records of each inode, the counts, the link count, and for directories the chain of
+//! The check of inodes: both records of each inode, its stored counts, its link count, and for directories the chain of
 //! parents up to the root.
 
 use super::{Check, Checked, Fault, Seen, inode_in};

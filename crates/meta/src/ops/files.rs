@@ -32,8 +32,8 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
         }
         Walk::On
     })?;
-    // If all records that this call has read are damaged, they contain no complete inode. The next call then begins at
-    // the following inode number.
+    // If this call has read no tail record (size, times), the inodes in this range are damaged. Then skip the inode
+    // number `next`, so that the next call makes progress.
     let last = if last == after { FileId(next) } else { last };
     Ok((files, (!ended).then_some(last)))
 }

@@ -175,8 +175,8 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
 }
 
 /// Returns `NotEmpty` if `target`, the directory to be replaced, is the directory `from` or an ancestor of `from`. No
-/// precondition is needed: if another client creates an entry in `target` concurrently, the check for an empty
-/// directory fails.
+/// precondition on the ancestors is needed: if another client creates an entry in `target` concurrently, the
+/// precondition that `target` is empty fails.
 fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
     let mut at = from;
     let mut parent = Tx::parent_in(from_core)?;
