@@ -234,8 +234,9 @@ impl Intents {
         }
     }
 
-    /// Durably stores the intent `Written`, before a client writes the file. The caller keeps the returned [`Writing`]
-    /// until the namespace has the new size, or until the layout grant is recorded.
+    /// Durably stores the intent `Written` (a client may be writing the file), before a client writes the file. The
+    /// caller keeps the returned [`Writing`] until the namespace has the new size, or until the layout grant is
+    /// recorded.
     pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
         *self.inner().writers.entry(file).or_default() += 1;
         let writing = Writing { intents: self, file, whole: false };

@@ -376,8 +376,8 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the lifetime of the rights in layouts of this type, in seconds.
     fn lifetime(&self, lifetimes: Lifetimes) -> u32;
 
-    /// Returns the body of a layout for a file that the type can describe. Fails with `NoLayout` while a layout is
-    /// impossible, and the client then uses the mgr path.
+    /// Returns the body of a layout for a file that the type can describe. Fails with `NoLayout` while the mgr cannot
+    /// grant a layout, for example because an iod is down. The client then uses the mgr path.
     fn grant(&self, grant: &Grant<'_>) -> Result<Bytes, Status>;
 
     /// Returns the status for a layout body that is larger than the client accepts.

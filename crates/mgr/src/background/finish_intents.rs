@@ -1,5 +1,5 @@
-//! Completion of intents: a background job that measures unreported file sizes, and repeats truncations and fences
-//! until every iod has executed them.
+//! Completion of intents: a background job that queries the iods for file sizes that clients have not reported, and
+//! repeats truncations and fences until every iod has executed them.
 
 use super::{Context, Job};
 use crate::fs::NfsServer;
@@ -16,8 +16,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Largest number of files for which the mgr remembers that it has logged a failure to complete an intent. It logs such
 /// a failure once for each file.
 const TOLD_MAX: usize = 4096;
-/// Number of files whose size the mgr measures at a time. Before a measurement, the mgr may have to fence the file,
-/// which takes a flush on each iod of the file.
+/// Number of files for which the mgr queries the iods for the size at the same time. Before such a query, the mgr may
+/// have to fence the file, which takes a flush on each iod of the file.
 const AT_ONCE: usize = 16;
 /// After an intent is complete, how long the mgr waits for more completed intents, to remove all of them from the store
 /// in one batch.

@@ -18,9 +18,9 @@ use wire::native::{
 const AT_ONCE: usize = 4;
 
 impl Objects<'_> {
-    /// Copies the bytes of every object of the file durably to the new objects `to`: to all copies of the new object in
-    /// the same column. Holes stay holes, and every object gets the length of the longest copy. `to` has the same
-    /// distribution as the file, and its objects do not exist yet. No client may write the file during the copy.
+    /// Copies the bytes of every object of the file durably to all copies of the corresponding new object in `to`.
+    /// Holes stay holes, and every object gets the length of the longest copy. `to` has the same distribution as the
+    /// file, and its objects do not exist yet. No client may write the file during the copy.
     ///
     /// # Errors
     /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on
