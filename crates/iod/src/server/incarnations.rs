@@ -3,8 +3,9 @@
 //!
 //! A client that lost a connection repeats its unanswered requests over a new one. The iod may still have the old
 //! requests in a socket buffer, or blocked on a disk. If the iod executed them later, they would overwrite newer
-//! changes. So PROVE names the owner and the incarnation of a connection ([`Origin`]). The iod closes the older
-//! connections of the same owner, and replies to PROVE once no change over these older connections is in progress.
+//! changes. So PROVE names the owner of a connection and its incarnation ([`Origin`]), a number that is higher for each
+//! later connection that replaces older ones. The iod closes the older connections of the same owner, and replies to
+//! PROVE once no change over these older connections is in progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
