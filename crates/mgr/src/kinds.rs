@@ -255,8 +255,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
 
     /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
-    /// stream, so the iods keep no tombstones. An object whose generation has risen stays. While an iod is down,
-    /// deletes the objects on the other iods and fails with `Delay`.
+    /// stream, so the iods keep no tombstones. An object stays if its generation is newer than that in the record of
+    /// the unused objects. While an iod is down, deletes the objects on the other iods and fails with `Delay`.
     async fn remove_unused(&self) -> Result<(), Status>;
 
     /// Makes the iods refuse capabilities older than `generation`, durably. While an iod is down, sends the fence to

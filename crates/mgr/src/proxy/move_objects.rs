@@ -95,7 +95,8 @@ impl Objects<'_> {
     }
 
     /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
-    /// stream, so the iods keep no tombstones. An object whose generation has risen stays.
+    /// stream, so the iods keep no tombstones. An object stays if its generation is newer than that in the record of
+    /// the unused objects.
     ///
     /// # Errors
     /// `Delay` while an iod is down; the objects on the other iods are deleted nevertheless.
