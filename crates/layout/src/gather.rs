@@ -149,9 +149,9 @@ impl Gather {
     }
 
     /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller sends the
-    /// returned runs to the servers and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns
-    /// `None` if `part` selects no bytes. Also returns `None` while other bytes of the file are in flight: newer bytes
-    /// must not reach a server before older bytes.
+    /// returned byte ranges to the servers and then reports the outcome with [`Self::arrived`] or [`Self::back`].
+    /// Returns `None` if `part` selects no bytes. Also returns `None` while other bytes of the file are in flight:
+    /// newer bytes must not reach a server before older bytes.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;

@@ -14,7 +14,7 @@ const FIRST: u64 = 64 << 10;
 const RECORDS: u64 = 16;
 /// Smallest record (bytes of one request) that is read ahead for a strided reader, in bytes. Reading a smaller record
 /// ahead is not worth a request. Also, when the kernel splits long reads at its page limit, the short remainders look
-/// like the records of a strided reader.
+/// like the records of a strided reader, and this minimum excludes them.
 const RECORD: u64 = 1024;
 
 /// The request streams of one open file.

@@ -39,8 +39,8 @@ pub fn path(len: u64, t: u64) -> Path {
 /// Maximum number of bytes in a request that the client sends on the mgr path only to measure its service time (probe).
 const PROBE_MAX: u64 = 1 << 20;
 
-/// The write threshold for a set of gathered ranges, and whether to send some of these ranges on another path as a
-/// probe (to measure its service time).
+/// The write threshold for a set of gathered ranges, and whether to send some of these ranges as a probe on the path
+/// that the threshold does not select (to measure the service time of this path).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThresholdChoice {
     /// The threshold T in bytes: requests of fewer than T bytes take the mgr path.

@@ -1,4 +1,4 @@
-//! The cache of free inode numbers. It allocates numbers from the store's counter in durable blocks, so that concurrent
+//! The cache of free inode numbers. It durably allocates blocks of numbers from the store's counter, so that concurrent
 //! creates do not conflict when they change the counter.
 
 use std::ops::Range;

@@ -83,8 +83,8 @@ enum LostTail {
 }
 
 impl Lost {
-    /// Returns how the batch deletes the file. Returns `None` if the batch does not delete the file, or if the file is
-    /// not a regular file.
+    /// Returns whether the file that the batch deletes had objects, which then remain to be deleted. Returns `None` if
+    /// the batch does not delete the file, or if the file is not a regular file.
     pub(crate) fn end(&self) -> Option<Ending> {
         self.end
     }
@@ -105,9 +105,9 @@ impl Lost {
 /// Removes one name from the link count of an inode. The batch already has a precondition on `core`, the core record of
 /// the inode. The caller deletes the directory entry.
 ///
-/// A directory is deleted with its name; it must be empty (`NotEmpty`) at the commit. A regular file that loses its
-/// last name becomes an orphan. If `ends` returns true because no client has the file open, the file is deleted
-/// instead. Inodes of other kinds cannot be open and are deleted.
+/// A directory has only one name, so it is deleted; it must be empty at the commit, otherwise the error is `NotEmpty`.
+/// A regular file that loses its last name becomes an orphan. If `ends` returns true because no client has the file
+/// open, the file is deleted instead. Inodes of other kinds cannot be open and are deleted.
 pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core, ends: impl FnOnce() -> bool) -> Result<Lost, Status> {
     let mut left = core.clone();
     left.names = core.names.checked_sub(1).ok_or(Status::Corrupt)?;

@@ -297,8 +297,8 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
     }
 
-    /// Returns the state of a regular file that a check compares with the file's objects. `None` if the file does not
-    /// exist, is not a regular file, or is damaged.
+    /// Returns the state of a regular file that `weir fsck` compares with the file's objects. `None` if the file does
+    /// not exist, is not a regular file, or is damaged.
     pub fn file_state(&self, id: FileId) -> Result<Option<FileState>, Status> {
         self.read(&Cred::root(), |tx| ops::files::one(tx, id))
     }
@@ -592,8 +592,8 @@ impl<E: Engine> Namespace<E> {
 
     /// Writes to a regular file that has no objects. If the file has objects, or the write extends the file beyond
     /// `most` bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the
-    /// write is also durable on completion; otherwise the write becomes durable as a change by [`Self::record_write`]
-    /// does.
+    /// write is also durable on completion; otherwise the write becomes durable only with a later [`Self::settle`] or a
+    /// later durable change.
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -666,7 +666,7 @@ impl<E: Engine> Namespace<E> {
         Ok(crate::check(&*self.shared.engine.view()?)?)
     }
 
-    /// Repairs a fault that a check found, if the fault still exists. The caller must repair each fault only once.
+    /// Repairs a fault that `weir fsck` found, if the fault still exists. The caller must repair each fault only once.
     ///
     /// A file without a name gets a name in `/lost+found`, which is created if necessary.
     pub async fn mend(&self, now: Timestamp, fault: &Fault) -> Result<Mended, Status> {

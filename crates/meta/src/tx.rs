@@ -27,8 +27,8 @@ pub(crate) struct Tx<'a> {
 pub(crate) enum Touch {
     /// The batch does not change the tail record. The variant contains the current change attribute of the inode.
     None(u64),
-    /// A merge operation changes the tail record. The variant contains the index of this operation among the merge
-    /// operations of the batch.
+    /// A merge operation changes the tail record (size, times, change attribute). The variant contains the index of
+    /// this operation among the merge operations of the batch.
     Merge(usize),
 }
 
@@ -64,9 +64,9 @@ impl Settled {
         })
     }
 
-    /// Returns the attributes of the inode `id` before and after the batch. `cores` are the core records of the inode
-    /// before and after the batch. `index` is the index of the merge operation that changed the tail record of the
-    /// inode.
+    /// Returns the attributes of the inode `id` before and after the batch. `cores` are the core records (type, owner,
+    /// layout) of the inode before and after the batch. `index` is the index of the merge operation that changed the
+    /// tail record (size, times) of the inode.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))
@@ -146,14 +146,14 @@ impl<'a> Tx<'a> {
         schema::bucket(self.cookies, name)
     }
 
-    /// Returns the core record of an inode, without a precondition: a concurrent batch may change the record. `Stale`
-    /// if the inode does not exist.
+    /// Returns the core record of an inode (type, owner, layout), without a precondition: a concurrent batch may change
+    /// the record. `Stale` if the inode does not exist.
     pub(crate) fn core(&self, id: FileId) -> Result<Core, Status> {
         self.record(&schema::core_key(id))?.ok_or(Status::Stale)
     }
 
-    /// Returns the core record of an inode and adds a precondition that this record is unchanged at the commit. `Stale`
-    /// if the inode does not exist.
+    /// Returns the core record of an inode (type, owner, layout) and adds a precondition that this record is unchanged
+    /// at the commit. `Stale` if the inode does not exist.
     pub(crate) fn rely_on(&mut self, id: FileId) -> Result<Core, Status> {
         let key = schema::core_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Stale)?;
@@ -232,8 +232,8 @@ impl<'a> Tx<'a> {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
             // Every operation that adds an entry to this hash bucket uses the lowest free index. So a concurrent
-            // operation that changes the bucket either uses the index of `key` or changes another entry. In both
-            // cases a precondition fails.
+            // operation that changes the bucket either uses the index of `key`, or changes an entry that this batch has
+            // read. In both cases a precondition of this batch fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));
@@ -264,8 +264,8 @@ impl<'a> Tx<'a> {
         self.put(schema::core_key(id), core.to_value());
     }
 
-    /// Raises the fencing generation in the core record `core`, which the caller must write. Adds the intent to send
-    /// the new generation to the iods.
+    /// Raises the fencing generation in `core`, the core record of a file, which the caller must then write. Adds the
+    /// intent to send the new generation to the iods.
     pub(crate) fn raise_generation(&mut self, id: FileId, core: &mut Core) -> Result<Generation, Status> {
         let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
         let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
@@ -312,8 +312,9 @@ impl<'a> Tx<'a> {
         self.count_files(1);
     }
 
-    /// Deletes the records of an inode, including inline bytes and extended attributes. The batch has a precondition on
-    /// the core record, so no concurrent operation can add an attribute.
+    /// Deletes the records of an inode, including inline bytes and extended attributes. Every operation that adds an
+    /// extended attribute changes the core record of the inode, and the batch has a precondition on this record. So no
+    /// concurrent operation can add an attribute.
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));

@@ -44,8 +44,8 @@ impl World {
         bucket(&CookieKey(KEY), b"a").start + index
     }
 
-    /// Writes a directory entry with the name `name` to one of the slots of the hash bucket of the name `a`. If `name`
-    /// is `None`, deletes the entry in the slot.
+    /// Writes a directory entry with the name `name` at the index `index` of the hash bucket of the name `a`. If `name`
+    /// is `None`, deletes the entry at this index.
     fn plant(&self, index: u64, name: Option<String>) {
         let entry = |name: String| Dentry { child: self.other, kind: FileKind::Regular, name: name.into() }.to_value();
         let write = name.map_or(Write::Delete, |name| Write::Put(entry(name)));
@@ -152,8 +152,8 @@ fn a_name_created_between_plan_and_commit_is_seen() {
     let world = Arc::new(World::new());
     world.plant(0, Some("x".into()));
     let other = world.clone();
-    // Between the plan and the commit of the create under test, the closure frees slot 0 and creates `a` in slot 0.
-    // The slot that the create under test has chosen stays free.
+    // Between the plan and the commit of the create under test, the closure deletes the entry at index 0 of the hash
+    // bucket, and creates `a` at index 0. The index that the create under test has chosen stays free.
     let before = move || {
         other.plant(0, None);
         assert_eq!(block(other.create()), Ok(()));

@@ -37,8 +37,8 @@ fn make_files(path: &Path) {
                     let name = format!("{}-{thread}-{n}", std::process::id());
                     let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
-                    // This thread of the child process flushes each line at once. If the parent process has ended, the
-                    // write fails and the thread returns.
+                    // The child process flushes each line of its standard output at once, because the parent process
+                    // reads the line. If the parent process has ended, the write fails and this thread returns.
                     let mut out = std::io::stdout().lock();
                     if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
                         return;
@@ -72,7 +72,7 @@ fn created_files_survive_a_kill_of_the_process() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("child");
-        // The number of lines after which the test kills the child varies between rounds. So the test kills some
+        // The test kills the child after a number of output lines that varies between rounds. So the test kills some
         // children before the store's first checkpoint, and some after it.
         let longest = 20 + round % 7 * 130;
         let lines = BufReader::new(child.stdout.take().expect("output")).lines();

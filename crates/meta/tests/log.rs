@@ -232,8 +232,8 @@ fn records_of_an_earlier_run_are_not_replayed() {
         append(&mut log, &numbered(n, 0));
     }
     let left = bytes_of(&disk);
-    // The crash loses the first record after the anchor (replay position), but the later records survive. The next
-    // run of the log begins with an identical record at the position of the lost record.
+    // The crash loses the first record after the anchor (replay position), but the later records survive. The next run
+    // of the log begins with a record that is identical to the lost record, at the position of the lost record.
     let mut bytes = left.clone();
     bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
     let disk = disk_of(&bytes);

@@ -126,8 +126,8 @@ fn durable_batches_of_one_commit_group_share_one_log_flush() {
         assert!(group.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
     assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each commit group, none of the store");
-    // Batches that are not durable need no flush. The first `settle` after these batches makes both durable with one
-    // flush; the second `settle` needs no flush.
+    // Batches that are not durable need no flush. The first `settle` after these two batches makes both batches durable
+    // with one flush. The second `settle` needs no flush.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
         stepper.step(second);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
@@ -168,8 +168,8 @@ fn replay_never_undoes_data_that_redb_flushed() {
         stepper.step(Duration::ZERO);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
     }
-    // The test drops the stepper without a checkpoint. redb flushes its data when the database is closed, and the
-    // power cut then loses the unflushed end of the log.
+    // The test drops the stepper (the writer of the store) without a checkpoint. redb flushes its data when the
+    // database is closed, and the power cut then loses the unflushed end of the log.
     drop((store, stepper));
     let (store, _stepper) = open(&disk.after_power_cut(|_| 0));
     let view = store.view().expect("view");

@@ -47,7 +47,8 @@ impl Seen {
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
         // The peer address of a client in the mgr's own process is the mgr's listening address, so its port proves
-        // nothing. But a connection within the process has a user, and a TCP connection has none.
+        // nothing. But a connection within the process has a user, and a TCP connection has none. So a connection with
+        // a user counts as privileged.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

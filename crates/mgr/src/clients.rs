@@ -99,8 +99,9 @@ impl Clients {
         self.remove(now, owner, ids).await
     }
 
-    /// Removes the client records with these client ids. If the store cannot remove a record, the record stays in the
-    /// table in memory. While such a record is on disk, its owner may reclaim after a restart.
+    /// Removes the client records with these client ids. If the store cannot remove a record, the record also stays in
+    /// this table in memory. While the record is on disk, its owner may reclaim opens and locks after a restart of the
+    /// mgr.
     async fn remove(&self, now: Timestamp, owner: &Bytes, ids: Vec<u64>) -> Result<(), Status> {
         let mut outcome = Ok(());
         for id in ids {

@@ -88,8 +88,9 @@ pub struct Config {
     /// The exports that clients may mount. The default is the root directory, for all clients.
     #[serde(default, rename = "export")]
     pub exports: Vec<Export>,
-    /// Whether this start accepts an older copy of the metadata store, and moves it past every later state that the
-    /// iods have recorded. This is the option `--recover-old-store`, not a key of the file.
+    /// Whether this start accepts an older copy of the metadata store, and raises its epoch and inode numbers above
+    /// those of every later state that the iods have recorded. This is the option `--recover-old-store`, not a key of
+    /// the file.
     #[serde(skip)]
     pub recover_old_store: bool,
 }

@@ -362,8 +362,9 @@ impl Exports {
         let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
         let mut entries = Vec::new();
         for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
-            // Only one name in a pseudo directory leads to a given export. So no two names have the same lowest export
-            // number, and this number serves as the cookie of the name while the mgr runs.
+            // Only one name in a pseudo directory leads to a given export. So the lowest number of the exports below a
+            // name differs from that of every other name, and serves as the READDIR cookie of the name while the mgr
+            // runs.
             let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
             if cookie > after {
                 entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });
@@ -380,8 +381,8 @@ impl Exports {
             return fsid;
         }
         let mut id = fsid.0;
-        // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have the
-        // root number 0, so their fsid differs from the fsid of every export.
+        // `wrapping_mul` by an odd number maps different directories to different numbers. For a pseudo directory, the
+        // number of the exported directory is 0, so the fsid differs from the fsid of every export.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)

@@ -96,9 +96,9 @@ impl Gateway {
         }
     }
 
-    /// Returns whether the caller may check all files. The superuser of this host may over the Unix socket, whatever
-    /// the exports allow. Otherwise only the superuser and the owner of the root directory may, and only if they see an
-    /// export of the root directory.
+    /// Returns whether the caller may check all files. Over the Unix socket, the superuser of this host may do so,
+    /// whatever the exports allow. All other callers must be the superuser or the owner of the root directory, and must
+    /// see an export of the root directory.
     fn may_check(&self, context: &CallContext) -> bool {
         if matches!(context.peer.peer(), Address::Unix(_)) && context.peer.peer_user() == Some(0) {
             return true;

@@ -59,8 +59,8 @@ impl Grants {
         writes && self.readers().get(&file).is_none_or(|all| all.iter().all(|(c, foreign)| *c == client && !foreign))
     }
 
-    /// Returns whether this client holds a write layout of a type for kernel clients, under which it may extend the
-    /// file without a report.
+    /// Returns whether this client holds a write layout of a type for kernel clients, under which the client may extend
+    /// the file without a report to the mgr.
     pub(crate) fn is_silent(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
     }

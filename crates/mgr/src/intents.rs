@@ -67,7 +67,7 @@ enum Written {
     Active,
     /// The mgr can no longer get a report from some writers. The writes of these clients may still be in flight.
     Unfenced,
-    /// The mgr can no longer get a report from some writers. Every iod refuses the writes of these clients in flight,
+    /// The mgr can no longer get a report from some writers. Every iod refuses the writes in flight of these clients,
     /// or will refuse them once a pending fence has reached all iods.
     Fenced,
     /// All writers have reported all bytes that they wrote, so the mgr removes the intent.
@@ -234,8 +234,9 @@ impl Intents {
         }
     }
 
-    /// Durably stores the intent `Written`, before a client writes the file. The caller keeps the returned [`Writing`]
-    /// until the namespace has the new size, or until the layout grant is recorded.
+    /// Durably stores the intent `Written` (a client may be writing the file), before a client writes the file. The
+    /// caller keeps the returned [`Writing`] until the namespace has the new size, or until the layout grant is
+    /// recorded.
     pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
         *self.inner().writers.entry(file).or_default() += 1;
         let writing = Writing { intents: self, file, whole: false };
@@ -278,8 +279,8 @@ impl Intents {
     }
 
     /// Records that a client has reported all its writes of the file. `held` returns whether another client holds a
-    /// write layout. If the mgr cannot get reports from some writers, the intent stays until the mgr has measured the
-    /// file.
+    /// write layout. If the mgr cannot get reports from some writers, the intent stays until the mgr has queried the
+    /// iods for the size of the file.
     pub(crate) fn reported(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         let lost = matches!(inner.written.get(&file), Some(Written::Unfenced | Written::Fenced));
@@ -288,16 +289,17 @@ impl Intents {
         }
     }
 
-    /// Returns the number of the file's last failure. The caller gets this number before it measures the file, and
-    /// passes it to [`Self::measured`].
+    /// Returns the number of the file's last failure: a failed write, or a client that lost or returned its layout
+    /// without a report of its writes. The caller gets this number before it queries the iods for the file size, and
+    /// passes the number to [`Self::measured`].
     pub(crate) fn last_failure(&self, file: FileId) -> Option<u64> {
         self.inner().failures.get(&file).copied()
     }
 
-    /// Records that all iods of the file have reported its size since the failure with number `failure`. The
-    /// measurement does not count if another failure followed, because the mgr may have queried some iods before that
-    /// failure. Nor does it count while unfenced writes may be in flight. In both cases the mgr measures the file
-    /// again.
+    /// Records that all iods of the file have reported its size since the failure (such as a failed write) with number
+    /// `failure`. The reported size does not count if another failure followed, because the mgr may have queried some
+    /// iods before that failure. Nor does the size count while unfenced writes may be in flight. In both cases the mgr
+    /// queries the iods again.
     pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         if inner.failures.get(&file).copied() == failure && inner.known(file, held) {
@@ -314,10 +316,11 @@ impl Intents {
     }
 
     /// Records that a client lost its write layout (`revoked`), or returned it, without a report of its writes. The mgr
-    /// then measures the file. Writes under a revoked layout may stay in flight until the mgr has fenced the file.
+    /// then queries the iods for the size of the file. Writes under a revoked layout may stay in flight until the mgr
+    /// has fenced the file.
     ///
     /// The caller calls this function while the client still counts as a writer of the file. Otherwise the reports of
-    /// other clients count as complete, and the mgr removes the intent without a measurement.
+    /// other clients count as complete, and the mgr removes the intent without a query of the iods.
     pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
         let mut inner = self.inner();
         match inner.written.get_mut(&file) {
@@ -348,9 +351,9 @@ impl Intents {
         }
     }
 
-    /// Does the same as [`Self::covered`] for a fence that the mgr made after the failure with number `failure`. Does
-    /// nothing if another failure followed: the write that failed then may carry the new generation, so the fence does
-    /// not stop it.
+    /// Does the same as [`Self::covered`] for a fence that the mgr made after the failure (such as a failed write) with
+    /// number `failure`. Does nothing if another failure followed: the write that failed then may carry the new
+    /// generation, so the fence does not stop it.
     pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
         let mut inner = self.inner();
         if failure.is_some()
@@ -585,8 +588,8 @@ mod tests {
         assert!(!intents.has_lost_writers(file) && intents.is_unreported(file));
         intents.reported(file, || false);
         assert!(!intents.is_unreported(file));
-        // `forget` removes the intent and the failure number of the file. So a measurement that began before `forget`
-        // does not count for a later intent.
+        // `forget` removes the intent and the failure number of the file. So a query for the file size that began
+        // before `forget` does not count for a later intent.
         intents.abandoned(file, false);
         let begun = intents.last_failure(file);
         intents.measured(file, begun, || false);

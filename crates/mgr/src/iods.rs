@@ -163,8 +163,9 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // Until an iod has accepted a claim of this start of the mgr, the metadata store may be an older copy. An older
-        // copy must not allocate inode numbers that a later state has used, so the store allocates none until then.
+        // Until an iod has accepted a claim of this start of the mgr, the metadata store may be an older copy. The
+        // newer store may have allocated inode numbers that are free in this copy, so the store allocates no inode
+        // number until then.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot {
             address,

@@ -231,8 +231,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// `None` if an iod cannot copy now. After `None` or a failure, any part of the bytes may be written.
     async fn copy(&self, source: &dyn Stored, range: ByteRange, target: u64) -> Result<Option<Written>, Status>;
 
-    /// Returns the capability and addresses with which another iod can copy the bytes of a column below `end`. Returns
-    /// `None` if no reachable object of the column has these bytes.
+    /// Returns the capability and addresses with which another iod can copy bytes below `end` from an object of a
+    /// column (the copies of one object). Returns `None` if no reachable object of the column has these bytes.
     async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource>;
 
     /// Deletes every object of a deleted file. A missing object counts as deleted. While an iod is down, deletes the
@@ -255,8 +255,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
 
     /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
-    /// stream, so the iods keep no tombstones. An object whose generation has risen stays. While an iod is down,
-    /// deletes the objects on the other iods and fails with `Delay`.
+    /// stream, so the iods keep no tombstones. An object stays if its generation is newer than that in the record of
+    /// the unused objects. While an iod is down, deletes the objects on the other iods and fails with `Delay`.
     async fn remove_unused(&self) -> Result<(), Status>;
 
     /// Makes the iods refuse capabilities older than `generation`, durably. While an iod is down, sends the fence to
@@ -333,8 +333,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. Up to the size of the file, all copies must have the same length. No client was told
-    /// that bytes in only one copy are durable, but a reader may have seen these bytes.
+    /// client writes the file. Up to the size of the file, all copies must have the same length: a reader may have seen
+    /// bytes that only one copy has, although the mgr reported them to no client as durable.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))
@@ -376,8 +376,8 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the lifetime of the rights in layouts of this type, in seconds.
     fn lifetime(&self, lifetimes: Lifetimes) -> u32;
 
-    /// Returns the body of a layout for a file that the type can describe. Fails with `NoLayout` while a layout is
-    /// impossible, and the client then uses the mgr path.
+    /// Returns the body of a layout for a file that the type can describe. Fails with `NoLayout` while the mgr cannot
+    /// grant a layout, for example because an iod is down. The client then uses the mgr path.
     fn grant(&self, grant: &Grant<'_>) -> Result<Bytes, Status>;
 
     /// Returns the status for a layout body that is larger than the client accepts.
@@ -447,8 +447,8 @@ impl Grant<'_> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }
 
-    /// Returns a function that signs the filehandle of an object at its data server, and the random number of the
-    /// layout grant. The function takes the index of the object among the objects of all copies.
+    /// Returns a pair: a function that signs the filehandle of an object at its data server, and the random number of
+    /// the layout grant. The argument of the function is the index of the object among the objects of all copies.
     fn data_handles(&self) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
         let (cluster, rights) = (self.iods.cluster(), self.rights);
         let object = (self.file.object(), self.generation);

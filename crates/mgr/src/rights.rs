@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn a_change_revokes_rights_only_of_users_who_lose_a_permission() {
         let owner = attrs(0o644, 5, 50);
-        // Each row: the attributes after the change, and whether the change takes a right from root, the owner, another
-        // user, and many users.
+        // Each row has the attributes after a change, and whether the change takes a right from root, from the owner,
+        // from another user, and from many users.
         for (after, taken) in [
             (attrs(0o664, 5, 50), [false; 4]),
             (attrs(0o4755, 5, 50), [false; 4]),

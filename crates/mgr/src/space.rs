@@ -17,8 +17,8 @@ use types::limits::SPACE_KNOWN_MAX;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a caller waits for the result of a query that another caller has sent to the iods.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a caller waits for a query if some caller has waited for a query in vain within the last [`REST`]. The wait
-/// is short, so that `ls -l` of many files on an iod that does not reply still completes.
+/// How long a caller waits for the result of a query if, within the last [`REST`], the iods have not replied to a
+/// caller in time. The wait is short, so that `ls -l` of many files on an iod that does not reply still completes.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
 /// Time after a failed query until the mgr queries the iods for the same file again.
 const REST: Duration = Duration::from_secs(5);
@@ -54,8 +54,8 @@ impl Space {
         self.known().next(file, change, self.begun.elapsed())
     }
 
-    /// Records the result of a query for a file. `change` is the change attribute of the file before the query. `used`
-    /// is the allocated space in bytes, or `None` if the iods did not reply.
+    /// Records the result of a query of the iods for the allocated space of a file. `change` is the change attribute of
+    /// the file before the query. `used` is the allocated space in bytes, or `None` if the iods did not reply.
     pub(crate) fn learnt(&self, file: FileId, change: u64, used: Option<u64>) {
         self.known().learnt(file, change, used, self.begun.elapsed());
         self.answered.notify_waiters();
@@ -176,9 +176,9 @@ mod tests {
         Step::Pass(REST),
     ];
 
-    /// Checks every history of six events. At most one query is in flight for the file, and no query follows a failed
-    /// query sooner than [`REST`]. The cache always returns the last reported value. While the iods reply, this value
-    /// is never older than the last change of the file.
+    /// Checks every history of six events. At most one query of the iods is in flight for the file, and no query
+    /// follows a failed query sooner than [`REST`]. The cache always returns the last reported value. While the iods
+    /// reply, this value is never older than the last change of the file.
     #[test]
     fn iods_are_asked_only_when_needed_and_the_answer_includes_all_known_space() {
         const LEN: u32 = 6;

@@ -36,8 +36,8 @@ pub(crate) fn for_strangers() -> Status {
     Status { groups: vec![group] }
 }
 
-/// Returns which iods have the objects of a file: one group for the file, and one for each object. Returns no groups
-/// for a file without objects.
+/// Returns which iods have the objects of a file: one group of status lines for the file, and one group for each
+/// object. Returns no group for a file without objects.
 pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     let volume = &gateway.server.fs().0;
     let objects = volume.namespace.info(file).and_then(|info| volume.objects(&info));

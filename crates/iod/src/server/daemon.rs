@@ -63,8 +63,8 @@ impl Daemon {
         found.unwrap_or(Err(Status::BadHandle))
     }
 
-    /// Registers the counters of another service that serves the same objects. STATS then returns these counters for
-    /// every volume. Only the first call of this function has an effect.
+    /// Registers the counters of another server in this process that serves the same objects (the NFS data server).
+    /// STATS then returns these counters for every volume. Only the first call of this function has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
         // Only the first call of `count_also` has an effect. Ignore the error of a later call: STATS then lacks the
         // counters of that call, which is harmless.

@@ -3,8 +3,8 @@
 //! Where an object ends, its file may end too, or may continue with a hole. A client of the files layout that reads
 //! across the end of the object relies on the data server to distinguish these two cases (RFC 8881 §18.22.3). So the
 //! iod asks the mgr. The mgr fetches the questions with LENGTHS and sends the answers with its next LENGTHS call. The
-//! mgr does not contact an iod for an answer, so no circular wait arises. The iod does not cache answers: an answer is
-//! valid only for readers that asked before the mgr looked up the length.
+//! mgr answers without a request to any iod, so the mgr and an iod never wait for each other. The iod does not cache
+//! answers: an answer is valid only for readers that asked before the mgr looked up the length.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -49,9 +49,9 @@ struct Question {
 }
 
 impl Questions {
-    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question
-    /// until the iod has sent it to the mgr. A later reader needs a question of its own, because the answer to the
-    /// sent question may be older than the later read.
+    /// Adds a question and returns its number, or `None` if too many questions are open. Readers of the same object
+    /// share a question until the iod has sent the question to the mgr. A reader that arrives after this needs a new
+    /// question, because the mgr may have looked up the answer to the sent question before this reader arrived.
     fn ask(&mut self, object: ObjectId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {

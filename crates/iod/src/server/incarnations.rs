@@ -3,8 +3,9 @@
 //!
 //! A client that lost a connection repeats its unanswered requests over a new one. The iod may still have the old
 //! requests in a socket buffer, or blocked on a disk. If the iod executed them later, they would overwrite newer
-//! changes. So PROVE names the owner and the incarnation of a connection ([`Origin`]). The iod closes the older
-//! connections of the same owner. It replies to PROVE when none of them has a change in progress.
+//! changes. So PROVE names the owner of a connection and its incarnation ([`Origin`]), a number that is higher for each
+//! later connection that replaces older ones. The iod closes the older connections of the same owner, and replies to
+//! PROVE once no change over these older connections is in progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +54,8 @@ pub(super) struct Change(Arc<ChangeBarrier>);
 
 impl Incarnations {
     /// Replaces the older connections of the same owner: closes them, waits until none of them has a change in
-    /// progress, and adds the new connection. If a still newer connection replaces the new connection later, it calls
-    /// `hang_up`, which must close the replaced connection without blocking.
+    /// progress, and adds the new connection. `hang_up` must close the new connection without blocking; a later call of
+    /// `join` uses it when a still newer connection replaces this connection.
     ///
     /// # Errors
     /// [`Replaced`] when the owner has a newer connection, or opens one during the wait.

@@ -162,8 +162,8 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     {
         let mut sockets = lock(&live.sockets);
         let (open, most) = (sockets.len(), shared.max_connections);
-        // Count the connections of the peer's machine only when many connections are open. With fewer connections no
-        // machine can exceed its share, and counting them takes time.
+        // Count the connections of the peer's machine only when many connections are open, because counting takes time.
+        // With few open connections, no machine can exceed the limit for one machine.
         let own = || sockets.values().filter(|(_, other)| *other == machine).count();
         let may_be_many = open >= shared.max_per_peer || is_share_full(open, open, most);
         let many = may_be_many && {
@@ -206,8 +206,9 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
             tracing::error!(?peer, "the work for a connection panicked");
         }
         shared.daemon.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
-        // Drop this thread's reference to the store before its entry in the table of connections. When the table is
-        // empty, the thread that stops the iod may open the store again.
+        // Drop this thread's reference to the store before removing the connection from the table of connections. Once
+        // the table is empty, the caller that stopped the iod may open the store again, so no thread may refer to the
+        // store then.
         drop(shared);
         drop(place);
     });

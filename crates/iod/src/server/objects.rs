@@ -107,9 +107,9 @@ impl Volume {
         Ok(size)
     }
 
-    /// Reports to the mgr that a client wrote to an object under layout number `grant`, and that the object now has
-    /// this size. Waits up to ten seconds for the mgr's confirmation; returns whether the mgr has confirmed the
-    /// report.
+    /// Reports to the mgr that a client wrote to an object under the layout grant with the number `grant`, and that the
+    /// object now has the size `size`. Waits up to ten seconds for the mgr's confirmation; returns whether the mgr has
+    /// confirmed the report.
     pub fn tell_written(&self, object: ObjectId, grant: u64, size: u64) -> bool {
         self.write_reports.report(object, Written { grant, size }, CONFIRM_WAIT)
     }

@@ -173,8 +173,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Writes the bytes of the source into the target. Writes zeros for holes of the source object and past its end,
-    /// because this iod does not know where the file of the object ends.
+    /// Writes the bytes of the source object into the target object. Writes zeros for holes and past the end of the
+    /// source object, because this iod does not know where the source file ends.
     fn put(
         &self,
         part: &[PullExtent],

@@ -15,8 +15,8 @@ use wire::native::{WRITE_REPORTS_MAX, WriteReportsReply};
 
 use crate::lock::lock;
 
-/// Number of objects with a remembered report above which the iod forgets the last confirmed reports of all objects.
-/// After that, the iod reports the next write to each of these objects again.
+/// Largest number of objects for which the iod remembers the last confirmed report. Above this number, the iod forgets
+/// the confirmed reports of all objects, and reports the next write to each of these objects again.
 const REMEMBERED_MAX: usize = 1 << 16;
 
 /// The write reports that the mgr has not confirmed, and the writers that wait for confirmations.

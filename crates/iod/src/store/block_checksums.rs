@@ -3,7 +3,7 @@
 //! Invariant: after a power cut, each checksum on disk matches the bytes on disk. So the iod writes a checksum only
 //! after it has synced the bytes. Before it overwrites bytes that have a checksum, it removes that checksum durably.
 //! Blocks without a checksum are not verified. Therefore a crash never causes a failed verification, and committed
-//! bytes are without a checksum only after a request has changed them.
+//! bytes lack a checksum only if a later request changes their block.
 
 mod record;
 

@@ -25,8 +25,8 @@ const STORE_NEW: &str = "STORE.new";
 pub(super) struct Claimed {
     remembered: Option<Claim>,
     /// The highest object number in a store without a claim. The iod determines this number once. The clients of an mgr
-    /// of an older Weir version, which sends no claims, may create objects with higher numbers after that. This is
-    /// harmless, because this mgr claims the iod with the same metadata store after its upgrade.
+    /// of an older Weir version, which sends no claims, may later create objects with higher numbers. This is harmless:
+    /// after its upgrade, this mgr claims the iod with the same metadata store, which has allocated these numbers.
     highest: Option<u64>,
 }
 
@@ -88,8 +88,8 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        // An earlier CLAIM failed and left a `STORE.new` file. Make its removal durable before this CLAIM uses the
-        // name. Otherwise, after a power cut, the later rename could give the name `STORE` to the old file.
+        // An earlier CLAIM failed and left a `STORE.new` file. Make the removal of this file durable before this CLAIM
+        // uses the name. Otherwise, after a power cut, the later rename could give the name `STORE` to the old file.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
@@ -142,8 +142,8 @@ impl Store {
     }
 
     /// Checks that the iod may serve clients: either no metadata store has ever claimed the iod, or a metadata store
-    /// has claimed the iod since the iod started. So an iod that runs on an outdated copy of its disk serves no client,
-    /// because no mgr claims this iod.
+    /// has claimed the iod since the iod started. The mgr does not claim an iod that runs on an outdated copy of its
+    /// disk, so such an iod serves no client.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),

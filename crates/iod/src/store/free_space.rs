@@ -20,7 +20,7 @@ pub(super) fn spare((total, free): (u64, u64)) -> u64 {
 
 /// Returns the largest number of bytes to allocate at once, given the free bytes `spare` that the iod may use. Other
 /// stores on the same disk may allocate at the same moment, after seeing the same free space. Even if twelve stores do
-/// so, the part of the reserve that the mgr needs stays free.
+/// so, at least a quarter of the mgr's own reserve stays free.
 pub(super) fn piece(spare: u64) -> u64 {
     (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
 }

@@ -23,8 +23,8 @@ use crate::lock::{read, write};
 pub(crate) use open::{Open, ReadPlan};
 pub(crate) use short_circuit::ShortCircuitFile;
 
-/// An object of the store, which may not exist on disk. Reads, writes and syncs take its lock shared. Requests that
-/// create or remove it, or change its size or generation, take the lock exclusively.
+/// An object of the store, which may not exist on disk. Reads, writes and syncs take the lock of the object shared.
+/// Requests that create or remove the object, or change its size or generation, take this lock exclusively.
 pub(crate) struct Object {
     id: ObjectId,
     state: RwLock<State>,
@@ -273,9 +273,9 @@ impl Object {
 
     /// Truncates or extends the object to `size`, durably; returns the new size of the object.
     ///
-    /// An object that is shorter than `size` is extended. So an object that is later shorter than `size` has lost
-    /// bytes. If the local file system does not support such a large file, the object keeps its size. The range up to
-    /// `size` then reads as a hole.
+    /// A shorter object is extended to `size`, so that lost bytes at its end can be detected later. But if the local
+    /// file system does not support such a large file, a shorter object keeps its size, and the range up to `size`
+    /// reads as a hole.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
         if size > FILE_SIZE_MAX {
             return Err(Status::FBig.into());
@@ -486,7 +486,7 @@ impl State {
 }
 
 /// Refuses a write to an object that is shorter than its durable size, and so has lost bytes. After a write beyond the
-/// lost bytes, they would read as zeros without an error.
+/// lost bytes, the lost bytes would read as zeros without an error.
 fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
     if size >= least {
         return Ok(());

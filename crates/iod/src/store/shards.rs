@@ -27,8 +27,8 @@ pub(crate) struct Leaf {
     changes: AtomicU64,
     /// Number of changes of the folder that are durable.
     durable: AtomicU64,
-    /// The lock that a thread holds while it syncs the folder. One further sync, by the first thread that waits for
-    /// this lock, suffices for all threads that wait.
+    /// The lock that a thread holds while it syncs the folder. After the current sync, one more sync suffices for all
+    /// threads that wait for this lock; the first of them makes it.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }

@@ -197,8 +197,8 @@ fn an_authenticated_connection_may_be_idle() {
     let server = Server::with(|config| config.stall = Duration::from_millis(20));
     let mut quiet = server.client();
     let mut other = Client::new(server.tcp());
-    // The iod closes the unauthenticated connection first. So the authenticated connection stays open, although the
-    // client opened it before the unauthenticated connection.
+    // The iod has closed the idle unauthenticated connection. The authenticated connection has been idle for longer,
+    // and must stay open.
     assert!(other.is_closed());
     quiet.write(1, 0, b"here I am").unwrap();
 }

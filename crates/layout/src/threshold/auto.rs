@@ -60,8 +60,9 @@ struct Service {
     /// Moving average of the service time in nanoseconds, without the queue delay of the mgr; 0 if the time was not
     /// measured.
     nanos: u64,
-    /// Moving average of the samples taken while the mgr was not loaded, in nanoseconds. On a loaded mgr, requests also
-    /// wait for locks and threads, so they take longer than the reported queue delay explains.
+    /// Moving average of the service time, in nanoseconds, over the samples taken while the mgr was not loaded. On a
+    /// loaded mgr, requests also wait for locks and threads, so they take longer than the reported queue delay
+    /// explains.
     calm: u64,
     /// Number of samples of this path and size class.
     samples: u32,

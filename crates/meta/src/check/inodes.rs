@@ -1,4 +1,4 @@
-//! The check of inodes: both records of each inode, the counts, the link count, and for directories the chain of
+//! The check of inodes: both records of each inode, its stored counts, its link count, and for directories the chain of
 //! parents up to the root.
 
 use super::{Check, Checked, Fault, Seen, inode_in};
@@ -84,8 +84,9 @@ impl Check<'_> {
                 None => check.found(Fault::Record { key: key.to_vec() }),
             }
         })?;
-        // If a damaged inode has only one of its two records, the limit on records can fall between the two records
-        // of a later inode. Then also check the second record of the later inode, and begin the next range after it.
+        // If a damaged inode has only one of its two records, the limit on the records of a range can fall between the
+        // two records of a later inode. Then also check the second record of the later inode, and begin the next range
+        // after it.
         if let Some(next) = &next
             && next.len() == 10
             && next[9] == 1

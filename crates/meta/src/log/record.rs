@@ -26,8 +26,8 @@ pub struct Stamp {
     pub index: u64,
     /// Sequence number of the last log record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous log record. A replay accepts a record only if this checksum equals the checksum of
-    /// the record that the replay accepted before.
+    /// Checksum of the previous log record. A replay accepts a record only if this field equals the checksum of the
+    /// record that the replay has accepted last.
     pub chain: u32,
 }
 

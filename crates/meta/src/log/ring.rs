@@ -135,7 +135,7 @@ impl Log {
         Ok(Some(changes))
     }
 
-    /// Verifies that the replay has reached the end of the history. The next record is missing. If a later record
+    /// Verifies that the replay has reached the end of the history, where the next record is missing. If a later record
     /// shows that the missing record had been flushed, the log is damaged.
     fn end(&self) -> Result<(), LogError> {
         let missing = self.now.index.saturating_add(1);
@@ -144,9 +144,9 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // A record of this run with a sequence number above the missing one cannot be left from an earlier pass
-            // over the ring. If the record says that the missing record had been flushed, the missing record was lost
-            // by damage.
+            // A record of this run whose sequence number is above that of the missing record cannot be left from an
+            // earlier pass over the ring. If the record says that the missing record had been flushed, the missing
+            // record was lost by damage.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
@@ -186,7 +186,7 @@ impl Log {
     }
 
     /// Begins a new run of the log after a replay. From now on, a replay no longer accepts records of earlier runs at
-    /// this position or after it.
+    /// or after the current position in the ring.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;

@@ -60,7 +60,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Records that iods have bytes up to the file offset `end`, which the mgr learned without a LAYOUTCOMMIT of the
     /// writer. If the file size is already at least `end`, nothing changes, not even the times. Otherwise the file
-    /// grows to `end`, and the change becomes durable as a change by [`Self::record_write`] does.
+    /// grows to `end`, and the change becomes durable only with a later [`Self::settle`] or a later durable change.
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }

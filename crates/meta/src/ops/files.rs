@@ -32,13 +32,13 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
         }
         Walk::On
     })?;
-    // If all records that this call has read are damaged, they contain no complete inode. The next call then begins at
-    // the following inode number.
+    // If this call has read no tail record (size, times), the inodes in this range are damaged. Then skip the inode
+    // number `next`, so that the next call makes progress.
     let last = if last == after { FileId(next) } else { last };
     Ok((files, (!ended).then_some(last)))
 }
 
-/// Returns the state of a regular file that a check compares with the file's objects. `None` if the file does not
+/// Returns the state of a regular file that `weir fsck` compares with the file's objects. `None` if the file does not
 /// exist, is not a regular file, or is damaged.
 pub(crate) fn one(tx: &Tx<'_>, id: FileId) -> Result<Option<FileState>, Status> {
     let core = match tx.core(id) {

@@ -20,8 +20,9 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
     tx.frees();
     // If a crash undoes this batch, the file is an orphan again after the restart, and the mgr deletes the file again.
     tx.not_durable();
-    // Every batch that changes the orphan record of a file also changes the core record of the file, and an orphan
-    // never gets a new name. So a precondition on the core record suffices.
+    // Every batch that changes the orphan record of a file also changes the core record (type, owner, layout) of the
+    // file, and an orphan never gets a new name. So a precondition on the core record suffices to detect concurrent
+    // changes.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let doomed = end(tx, id, &core)?;
     tx.delete(orphan);

@@ -50,8 +50,8 @@ pub(crate) fn survey(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Byte
 /// Sets the registry record `key` to `value`, or removes the record if `value` is `None`.
 pub(crate) fn plan(tx: &mut Tx<'_>, key: &[u8], value: Option<&Bytes>) -> Plan<()> {
     check(key)?;
-    // A nearly full store accepts this batch: registry records are few and short, and without them no client could
-    // connect to delete files.
+    // A nearly full store accepts this batch: registry records (of clients, iods and exports) are few and short, and
+    // without these records no client could connect to delete files.
     tx.frees();
     match value {
         Some(value) if value.len() > limits::VALUE_MAX => return Err(Status::TooBig),

@@ -1,4 +1,4 @@
-//! Repairs of faults that a check found. Each repair is one batch, so a crash leaves every fault either repaired or
+//! Repairs of faults that `weir fsck` found. Each repair is one batch, so a crash leaves every fault either repaired or
 //! unchanged.
 //!
 //! The view of the check is out of date when the repair runs. So each repair reads the records again, and its batch

@@ -12,8 +12,8 @@ use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 /// Changes the attributes in `set`: owner and group first, then size, then mode, then times.
 ///
 /// `writable` means that the caller has the file open for writing, so a new size needs no further permission.
-/// `truncates` means that objects of the file may be longer than a new size allows. An intent then remains until the
-/// caller has truncated the objects.
+/// `truncates` means that objects of the file may be longer than a new size allows. The intent to truncate the objects
+/// then remains until the caller has truncated them.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, truncates: bool) -> Plan<Changed> {
     let before = tx.rely_on(id)?;
     if set.is_empty() {

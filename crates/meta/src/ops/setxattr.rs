@@ -41,8 +41,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8], value: &[u8], how: 
     if tally.count as usize > limits::XATTRS_MAX || tally.bytes as usize > limits::XATTRS_BYTES_MAX {
         return Err(Status::NoSpc);
     }
-    // Every change of extended attributes changes the core record of the file. So this batch conflicts with concurrent
-    // operations that change or copy the attributes.
+    // Every change of extended attributes also changes the core record of the file, on which the batch has a
+    // precondition. So this batch conflicts with concurrent operations that change or copy the attributes.
     tally.changes = tally.changes.wrapping_add(1);
     tx.put_core(id, &core);
     tx.put(key, Bytes::copy_from_slice(value));

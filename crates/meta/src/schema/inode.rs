@@ -166,7 +166,8 @@ impl Tail {
     /// of the mgr returned.
     ///
     /// A power failure loses changes that were not durable, and later changes then give the stored change attribute the
-    /// same values again. After the addition of `since`, these values differ from the values that clients have cached.
+    /// same values again. The function adds `since`, which grows with each start of the mgr. So these values differ
+    /// from the values that clients have cached.
     pub(crate) fn told(self, since: u64) -> Self {
         Tail { change: self.change.wrapping_add(since), ..self }
     }

@@ -66,8 +66,8 @@ impl Job for CollectUnownedObjects {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
-            // `volume` owns this sender.
+            // Wait until an iod connects. This wait fails only if the sender of the notification is dropped, and
+            // `volume` keeps the sender, so ignore the result.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }

@@ -39,8 +39,8 @@ impl Job for DeleteObjects {
         tokio::select! {
             biased;
             () = self.volume.doomed.notified() => {}
-            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
-            // `volume` owns this sender.
+            // Wait until an iod connects. This wait fails only if the sender of the notification is dropped, and
+            // `volume` keeps the sender, so ignore the result.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN), if self.left => {}
         }

@@ -52,8 +52,8 @@ impl Job for DeleteUnused {
         tokio::select! {
             biased;
             () = self.volume.moves.ended.notified() => {}
-            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
-            // `volume` owns this sender.
+            // Wait until an iod connects. This wait fails only if the sender of the notification is dropped, and
+            // `volume` keeps the sender, so ignore the result.
             _ = self.came_up.changed() => {}
             () = due => {}
         }
@@ -61,9 +61,8 @@ impl Job for DeleteUnused {
 
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
-        // A move that is cancelled while the store commits the record of its unused objects ends before this job can
-        // read the record. So wait until the record is committed. Otherwise the job would sleep until the next move
-        // ends.
+        // A cancelled move wakes this job while the store may still be committing the record of the move's unused
+        // objects. So wait for the commit. Otherwise the job could miss the record, and sleep until the next move ends.
         self.volume.namespace.settle().await?;
         self.next = walk(&self.volume, &mut self.seen).await?;
         Ok(())

@@ -1,5 +1,5 @@
-//! Completion of intents: a background job that measures unreported file sizes, and repeats truncations and fences
-//! until every iod has executed them.
+//! Completion of intents: a background job that queries the iods for file sizes that clients have not reported, and
+//! repeats truncations and fences until every iod has executed them.
 
 use super::{Context, Job};
 use crate::fs::NfsServer;
@@ -16,8 +16,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Largest number of files for which the mgr remembers that it has logged a failure to complete an intent. It logs such
 /// a failure once for each file.
 const TOLD_MAX: usize = 4096;
-/// Number of files whose size the mgr measures at a time. Before a measurement, the mgr may have to fence the file,
-/// which takes a flush on each iod of the file.
+/// Number of files for which the mgr queries the iods for the size at the same time. Before such a query, the mgr may
+/// have to fence the file, which takes a flush on each iod of the file.
 const AT_ONCE: usize = 16;
 /// After an intent is complete, how long the mgr waits for more completed intents, to remove all of them from the store
 /// in one batch.
@@ -66,8 +66,8 @@ impl Job for FinishIntents {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
-            // `volume` owns this sender.
+            // Wait until an iod connects. This wait fails only if the sender of the notification is dropped, and
+            // `volume` keeps the sender, so ignore the result.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }
@@ -83,14 +83,14 @@ impl Job for FinishIntents {
             log(told, file, "fence the objects of the file", volume.finish_fence(file).await);
         }
         // During the grace period, clients that wrote before the restart of the mgr may reconnect and report the file
-        // sizes. So the mgr measures no file yet.
+        // sizes. So the mgr does not query the iods for file sizes yet.
         if !server.inspect(|state| state.in_grace()) {
             let measure = |file| {
                 let (server, volume) = (&*server, &*volume);
                 async move {
                     // A client that has the file open or holds a write layout may still write, and later reports the
-                    // size itself. Do not measure the file, because other clients must not see the new size before this
-                    // client reports it.
+                    // size itself. Do not query the iods for the size now, because other clients must not see the new
+                    // size before this client reports it.
                     let may_tell = in_use(server, file) || volume.grants.written(file);
                     let outcome = if may_tell { Ok(()) } else { volume.measure_for_good(file).await };
                     (file, outcome)

@@ -14,8 +14,8 @@ use types::Status;
 
 /// Interval at which the job checks whether it must store a new mark.
 const LOOK: Duration = Duration::from_secs(10);
-/// If the clock of this host was changed by at least this many seconds, the mgr sends its time to the iods again. This
-/// time is far shorter than the lifetime of a capability.
+/// If the clock of this host was changed by at least this many seconds, the mgr sends its time to the iods again. A
+/// smaller change matters little, because a capability is valid for much longer.
 const CLOCK_OFF: u64 = 10;
 /// Number of [`LOOK`] intervals between new marks while files change. The iods detect an older copy of the store only
 /// if the copy is from before the last mark.

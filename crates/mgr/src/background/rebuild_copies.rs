@@ -52,8 +52,8 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This wait for an iod to connect cannot fail: it fails only after the sender of `came_up` is dropped, and
-            // `volume` owns this sender.
+            // Wait until an iod connects. This wait fails only if the sender of the notification is dropped, and
+            // `volume` keeps the sender, so ignore the result.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}
@@ -140,8 +140,8 @@ async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Copies
     }
 }
 
-/// Checks all files that have a copy on one of the iods `iods`, and rebuilds their lost copies. Adds files whose repair
-/// is postponed to `left`.
+/// Checks all files that have a copy on one of the iods `iods`, and rebuilds their lost copies. Adds to `left` each
+/// file whose repair is postponed.
 ///
 /// # Errors
 /// `Delay` if the repairs of more files are postponed than `left` may hold.

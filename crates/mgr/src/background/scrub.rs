@@ -182,7 +182,8 @@ async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, S
 }
 
 /// Returns the byte ranges of a file that lie in `range` of its object on an iod. Returns at most one byte range more
-/// than a reply holds, and none if the file does not exist. An empty `range` stands for the whole object.
+/// than a reply holds, so that the caller notices surplus ranges, and none if the file does not exist. An empty `range`
+/// stands for the whole object.
 fn ranges(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) -> Vec<(u64, u64)> {
     let file = stored(volume, object.file).filter(|file| file.object() == object);
     let Some(file) = file else { return Vec::new() };

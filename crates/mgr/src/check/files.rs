@@ -176,8 +176,9 @@ impl Check {
             }
             Err(RequestError::Down) => FileResult::IodDown(number, iod),
             Err(RequestError::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
-            // The iod refused the request for another reason, for example because the object has a newer generation
-            // than the request. The check of objects and the check of scrub findings report such problems.
+            // The iod refused the request for a reason other than a damaged object, for example because the object has
+            // a newer generation than the request. The check of objects and the check of scrub findings report such
+            // problems.
             Err(RequestError::Refused(..)) => FileResult::Fine,
         })
     }

@@ -1,5 +1,5 @@
-//! The durable record of the terms of exports. If the terms changed since the last start, the mgr revokes the rights
-//! that clients got before this start.
+//! The durable record of the terms (conditions of access) of exports. If the terms changed since the last start, the
+//! mgr revokes the rights that clients got before this start.
 
 use super::Exports;
 use std::fmt::Write;

@@ -40,7 +40,7 @@ const PULLS: usize = 2;
 /// Time limit for the DNS lookup of an iod's address.
 const LOOKUP: Duration = Duration::from_secs(1);
 /// Lifetime of the tickets and capabilities that the mgr signs for itself, in seconds. The lifetime is far longer than
-/// any request takes, and exceeds any clock difference of two hosts.
+/// any request takes, and exceeds any clock difference between two hosts.
 const RIGHT_SECS: u64 = 3600;
 
 /// The connections to an iod that is up.

@@ -1,5 +1,5 @@
-//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the store moves past every later
-//! state that the iods have recorded.
+//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the epoch and the next inode
+//! number of the store rise above those of every later state that the iods have recorded.
 //!
 //! The recovered store allocates no inode number that a later state may have allocated. If the file of an object does
 //! not exist, but may exist in a later state, the mgr keeps the object. `weir fsck` lists the kept objects.
@@ -25,8 +25,8 @@ struct Plan {
     marks: Vec<(u64, u32)>,
 }
 
-/// Computes from the replies of the iods what the mgr must take over into the store. Returns `None` if the store is not
-/// older than the state that the iods have recorded.
+/// Computes from the replies of the iods which inode number, epoch and marks the mgr must take over into the store.
+/// Returns `None` if the store is not older than the state that the iods have recorded.
 fn plan(
     own: StoreId,
     (next, epoch): (u64, u32),

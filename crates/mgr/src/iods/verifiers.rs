@@ -50,7 +50,8 @@ impl Verifiers {
         let mut hash = DefaultHasher::new();
         (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
         // Also hash each verifier of this request that differs from the recorded state of its iod. Otherwise an iod
-        // that has sent two different verifiers, or has gone down since, would look like an iod that has lost no bytes.
+        // that sent two different verifiers, or went down after its reply, would look like an iod that has lost no
+        // bytes.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
         seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {

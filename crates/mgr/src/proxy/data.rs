@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// If the [`Stretch`] values of a range are on average shorter than this (in bytes), their data are copied into one
-/// buffer. Otherwise each [`Stretch`] becomes one segment without a copy.
+/// If the pieces of data ([`Stretch`]) of a range have fewer bytes than this on average, the mgr copies them into one
+/// buffer. Otherwise each piece becomes one segment of the reply without a copy.
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];

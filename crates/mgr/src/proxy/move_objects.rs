@@ -18,9 +18,9 @@ use wire::native::{
 const AT_ONCE: usize = 4;
 
 impl Objects<'_> {
-    /// Copies every object of the file to all copies of the object of `to` in the same column, durably. Holes stay
-    /// holes, and every object gets the length of the longest copy. `to` has the same distribution as the file, and its
-    /// objects do not exist yet. No client may write the file during the copy.
+    /// Copies the bytes of every object of the file durably to all copies of the corresponding new object in `to`.
+    /// Holes stay holes, and every object gets the length of the longest copy. `to` has the same distribution as the
+    /// file, and its objects do not exist yet. No client may write the file during the copy.
     ///
     /// # Errors
     /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on
@@ -95,7 +95,8 @@ impl Objects<'_> {
     }
 
     /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
-    /// stream, so the iods keep no tombstones. An object whose generation has risen stays.
+    /// stream, so the iods keep no tombstones. An object stays if its generation is newer than that in the record of
+    /// the unused objects.
     ///
     /// # Errors
     /// `Delay` while an iod is down; the objects on the other iods are deleted nevertheless.

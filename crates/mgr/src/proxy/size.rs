@@ -60,8 +60,8 @@ impl Objects<'_> {
         let mut sizes = vec![0; self.distribution.count()];
         sizes[self.column(index)] = reply.size;
         let end = self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX);
-        // The disk blocks of an object without holes have space for all bytes of the object. The iod may allocate more
-        // blocks for the object's checksums.
+        // An object without holes has at least as much allocated space as it has bytes. The allocated space may be
+        // larger, because it includes the object's checksums.
         let holes = if leaves_hole(reply.allocated, reply.size) { Holes::Made } else { Holes::Keep };
         Ok(WriteEnd { end, holes, whole: None })
     }

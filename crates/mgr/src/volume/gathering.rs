@@ -70,8 +70,8 @@ impl Volume {
         add(&self.counters.gathered_bytes, data.len() as u64);
         add(&self.counters.gathered_joined, u64::from(taken.joined));
         if taken.full {
-            // The client whose write fills a gathering window waits for the flush, so the mgr never holds more bytes
-            // than the iods can process. A failed flush concerns all clients that wrote into the window, so COMMIT
+            // The client whose write fills a gathering window waits for the flush, so clients cannot write faster than
+            // the iods process the bytes. A failed flush concerns all clients that wrote into the window, so COMMIT
             // returns the error to each of them.
             let _ = self.let_go_held(file, Part::Full, Why::Full).await;
         }

@@ -186,8 +186,8 @@ impl Volume {
         }
         let mut unreported = write && (revoked || self.grants.is_untold(file, client));
         if unreported {
-            // Record that this client may have unreported writes before removing its layout grant. Otherwise the mgr
-            // takes the next LAYOUTCOMMIT of another client for the last missing report.
+            // Record that this client may have unreported writes before removing its layout grant. Otherwise, after the
+            // next LAYOUTCOMMIT of another client, the mgr would assume that all clients have reported their writes.
             self.intents.abandoned(file, revoked);
         }
         if write {

@@ -19,8 +19,8 @@ impl NativeClients {
     /// kernel client.
     pub(super) fn seen(&self, client: u64) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The set may contain clients that no longer exist, so clear it when it is full. A client that still exists is
-        // recorded again at its next layout.
+        // The set of clients may contain clients that no longer exist, so clear the set when it is full. The next
+        // layout request of a client that still exists adds this client again.
         if clients.len() >= limits::CLIENTS_MAX {
             clients.clear();
         }
@@ -51,8 +51,8 @@ impl Volume {
     }
 
     /// Returns how many bytes at the beginning of a range a kernel client can read before the first byte on a lost iod.
-    /// Returns `None` if it can read all bytes or none. A kernel reads ahead of the program, so it must get the
-    /// available bytes. It then requests the other bytes separately.
+    /// Returns `None` if the client can read all bytes or none. A kernel reads ahead, beyond the bytes that the program
+    /// requested. So the kernel must get the available bytes; it then requests the other bytes separately.
     pub(crate) fn before_lost(&self, ctx: &Ctx, file: FileId, range: Option<ByteRange>) -> Option<u64> {
         let range = range.filter(|_| !self.native.has(ctx.client))?;
         let info = self.namespace.info(file).ok()?;

@@ -25,8 +25,8 @@ impl Volume {
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
                 // While a truncation is pending, no operation extends the file. So the file has the size that the
-                // truncation requested, and no query is needed. An iod that is down, or refuses to truncate its object,
-                // must not prevent clients from reading the attributes.
+                // truncation requested, and no query of the iods is needed. An iod that is down, or refuses to truncate
+                // its object, must not prevent clients from reading the attributes.
                 Err(_) if self.intents.truncation(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
@@ -172,8 +172,9 @@ impl Volume {
     /// Abandons a truncation that an iod refuses permanently. First repeats the truncation once, so that the objects on
     /// the other iods are truncated. Returns whether the file had such a truncation.
     ///
-    /// After this, the bytes that the refusing iod still has beyond the file size count as written. So only an
-    /// administrator may abandon the truncation. While the truncation is pending, no operation can extend the file.
+    /// Once the truncation is abandoned, the bytes that the refusing iod still has beyond the file size count as
+    /// written. So only an administrator may abandon the truncation. While the truncation is pending, no operation can
+    /// extend the file.
     pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {

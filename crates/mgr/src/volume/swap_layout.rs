@@ -6,9 +6,10 @@
 //! objects, copies the bytes, and swaps the layout record. So a write waits as long as the copy takes, but it does not
 //! wait for a client that is slow to return its layout.
 //!
-//! If the mgr stops at any point, one record of unused objects is left. Before the swap, it names the new objects, and
-//! after the swap the old objects. The background job `delete_unused` deletes them. A client that kept its layout was
-//! fenced when the mgr revoked the layout. The old objects refuse its requests, and the client requests a new layout.
+//! If the mgr stops at any point, one record of unused objects is left. Before the swap, this record names the new
+//! objects, and after the swap the old objects. The background job `delete_unused` deletes the objects that the record
+//! names. A client that kept its layout was fenced when the mgr revoked the layout. The old objects refuse its
+//! requests, and the client requests a new layout.
 
 use super::Volume;
 use super::gathering::Why;

@@ -1,5 +1,5 @@
-//! Hostile frames: random and damaged frames to a running mgr and iod, from clients without a session and in valid
-//! sessions.
+//! Hostile frames: random and damaged messages (frames) to a running mgr and iod, from clients without a session and in
+//! valid sessions.
 //!
 //! No daemon may panic, memory must stay bounded, and the daemons must serve a well-behaved client during the attack.
 //!

@@ -122,8 +122,9 @@ pub fn codes(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| &finding.code[..]).collect()
 }
 
-/// Runs two checks, each of which must find exactly one problem, with this code and this file. Then runs a repair.
-/// After the repair, the problem must be gone if the check can repair it, and must otherwise remain.
+/// Runs two checks, each of which must find exactly one problem: the problem `code` of the file `file`. Then runs a
+/// repair. If the problem is `repairable`, the next check must not find it; otherwise the next check must find it
+/// again.
 async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) -> Finding {
     let finding = check(cluster, false).await;
     assert_eq!(codes(&finding), [code], "{finding:?}");

@@ -233,7 +233,7 @@ async fn a_client_can_fence_its_own_old_layout() {
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
     // A client that lost its layout does not know of later truncations by other clients. So its LAYOUTCOMMIT requests
-    // that the mgr measures the file.
+    // that the mgr queries the iods for the file size.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();

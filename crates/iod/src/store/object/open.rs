@@ -15,9 +15,9 @@ use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
 use crate::store::{Store, failure};
 
-/// The change number of the content that the object file had when the iod opened the file. An earlier run of the iod
-/// may have died before it synced this content. So the iod must sync the file once before it reports anything about the
-/// object as durable.
+/// The change number of an object whose file the iod has just opened: the existing content counts as one change. An
+/// earlier run of the iod may have died before it synced this content. So the iod must sync the file once before it
+/// reports anything about the object as durable.
 const FOUND: u64 = 1;
 
 /// An open object file. Only the iod changes the file, so the iod knows its size without a system call.
@@ -39,8 +39,8 @@ pub(crate) struct Open {
     written: AtomicU64,
     /// Number of changes of the object that are durable.
     durable: AtomicU64,
-    /// The lock that a thread holds while it syncs the object. One further sync, by the first thread that waits for
-    /// this lock, suffices for all threads that wait.
+    /// The lock that a thread holds while it syncs the object. After the current sync, one more sync suffices for all
+    /// threads that wait for this lock; the first of them makes it.
     syncing: Mutex<()>,
     /// Whether a sync of the object failed. If so, the iod reports nothing about this object as durable until the
     /// object is removed or the iod restarts.
@@ -158,8 +158,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the pieces between `offset` and `end` to the plan of a READ. The plan then has at most `spare` pieces in
-    /// total. Neither offset may exceed the size of the object.
+    /// Adds the data pieces and hole pieces between `offset` and `end` to the plan of a READ. The plan then has at most
+    /// `spare` pieces in total. Neither offset may exceed the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,

@@ -3,8 +3,8 @@
 //!
 //! A single batch would wake the writer's thread, which would then wake the submitting thread. This costs two context
 //! switches for a flush that the submitting thread waits for anyway. So the submitting thread locks the writer and
-//! commits the batch itself. If another thread has the writer, the submitting thread leaves the batch in the queue and
-//! wakes the writer's thread, which commits all queued batches together.
+//! commits the batch itself. If another thread holds the lock of the writer, the submitting thread leaves the batch in
+//! the queue and wakes the writer's thread, which commits all queued batches together.
 //!
 //! On a slow disk only the writer's thread flushes. Checkpoints (moving changes from the log to the database) also
 //! belong to the writer's thread. Only on a nearly full disk may a submitting thread make a checkpoint too.
@@ -27,9 +27,10 @@ impl CommitTime {
     fn took(&self, commit: Duration) {
         let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
-        // Only the thread that holds the lock of the writer updates the average. A sample has a weight of one eighth.
-        // So a single commit of eight milliseconds raises the average to the limit `QUICK`, and only the writer's
-        // thread commits. After some fast commits, threads that submit batches commit again.
+        // Only the thread that holds the lock of the writer updates this average commit time. A sample has a weight of
+        // one eighth. So a single commit of eight milliseconds raises the average to the limit of one millisecond
+        // (`QUICK`), and only the writer's thread commits. After some fast commits, threads that submit batches commit
+        // again.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
 

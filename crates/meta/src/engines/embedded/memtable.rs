@@ -16,8 +16,9 @@ const RECORD: u64 = 128;
 /// Maximum number of memtable records that a scan copies each time it holds the lock on the records.
 const CHUNK: usize = 256;
 
-/// The current layer of the memtable, and the number of commit groups that were added since the store was opened. While
-/// the writer holds the lock on this struct to add a commit group, no thread can take a view.
+/// The current layer of the memtable (a snapshot of the database table, and the changes since this snapshot), and the
+/// number of commit groups that were added since the store was opened. While the writer holds the lock on this struct
+/// to add a commit group, no thread can take a view.
 pub(super) struct Memtable(RwLock<Top>);
 
 struct Top {
@@ -74,8 +75,8 @@ impl Memtable {
         let mut top = write(&self.0);
         top.group += 1;
         let group = top.group;
-        // This thread holds the lock on `top`, so no other thread can take a view now. If there is only one reference
-        // to the layer, no view reads older versions of the records.
+        // This thread holds the lock of the memtable, so no other thread can take a view now. If the memtable has the
+        // only reference to the layer, no view exists that reads older versions of the records.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
         let mut bytes = 0;
@@ -109,8 +110,8 @@ impl Memtable {
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Views
-    /// that are taken later use the new layer.
+    /// Replaces the layer of the memtable by a layer without changes over `table`, a snapshot of the database that
+    /// contains all changes of the old layer. Views that are taken after this call use the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);

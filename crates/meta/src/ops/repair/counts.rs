@@ -23,8 +23,8 @@ pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     Ok((entries, subdirs))
 }
 
-/// Sets the link count of a file to `found`, the number of directory entries that the check found. Does nothing if the
-/// core record of the file has changed since the check read it as `core`.
+/// Sets the link count of a file to `found`, the number of directory entries that `weir fsck` found. Does nothing if
+/// the core record of the file no longer equals `core`, the record that `weir fsck` read.
 pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Mending {
     let key = schema::core_key(id);
     if tx.get(&key)?.as_ref() != Some(core) {
@@ -78,8 +78,8 @@ pub(super) fn xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Repairs the inode count of the store by adding the difference that the check found. The difference stays the same
-/// when clients create and remove files concurrently.
+/// Repairs the inode count of the store by adding the difference between the counted and the stored number of inodes,
+/// which `weir fsck` found. Concurrent creates and removals do not change this difference.
 pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     let difference = i128::from(found) - i128::from(told);
     let Ok(difference) = i64::try_from(difference) else { return Ok(Mended::No) };

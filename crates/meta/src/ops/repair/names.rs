@@ -13,8 +13,8 @@ type Mending = Result<Mended, Status>;
 /// Maximum depth of a directory in the tree. A chain of parents that is longer than this depth must be a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
-/// Returns whether the directory entry is unchanged since the check. If it is unchanged, adds a precondition on the
-/// entry to the batch.
+/// Returns whether the directory entry is unchanged since `weir fsck` found the fault. If the entry is unchanged, adds
+/// a precondition on the entry to the batch.
 fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     let key = schema::dentry_key(at.dir, at.cookie);
     let value = Dentry { child: at.child, kind: at.kind, name: at.name.clone() }.to_value();
@@ -25,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a directory entry. Also changes the core record of the file to which the entry refers. As a result, a
-/// repair that is based on an older count of the file's entries conflicts.
+/// Removes a directory entry. Also changes the core record (type, owner, layout) of the file to which the entry refers.
+/// As a result, a batch of another repair conflicts if that repair uses an older count of the file's entries.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -232,8 +232,8 @@ pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mendi
     Ok(Mended::No)
 }
 
-/// Adds an entry in the directory `lost` for an inode that has no entry, unless the core record of the inode has
-/// changed since the check read it as `core`.
+/// Adds an entry in the directory `lost` for an inode that has no entry, unless the core record (type, owner, layout)
+/// of the inode no longer equals `core`, the record that `weir fsck` read.
 pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let key = schema::core_key(id);
