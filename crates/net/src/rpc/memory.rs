@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::Machine;
 
-/// Charges (reservations of memory) of at most this many bytes are small, and may exceed the limit a little. Some
-/// small messages end the wait of other calls, for instance LAYOUTRETURN or the reply to a callback. Such a message
-/// must not wait behind the calls that it unblocks.
+/// Charges (reservations of memory) of at most this many bytes are small, and may exceed the memory limit of the
+/// server a little. Some small messages end the wait of other calls, for instance LAYOUTRETURN or the reply to a
+/// callback. Such a message must not wait behind the calls that it unblocks.
 const SMALL: usize = 64 << 10;
 /// Small charges (reservations of memory) may exceed the memory limit of the server by this fraction of the limit:
 /// one eighth.
@@ -217,8 +217,9 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Subtract the released bytes from the counter of held memory first, and from `used` second. Otherwise
-        // another thread could reserve these bytes in between, and the counter would include them twice for a moment.
+        // Subtract the released bytes from the counter of held memory first, and from `used` second. With the
+        // opposite order, another thread could reserve the released bytes between the two steps, and the counter of
+        // held memory would briefly count these bytes twice.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
