@@ -30,8 +30,9 @@ pub struct Ctx {
     /// The current filehandle as the client sent it. A data server reads the client's rights from this filehandle.
     /// Empty on other servers.
     pub handle: Bytes,
-    /// Whether the server may reply before a change of names, attributes or inline data is durable. The client then
-    /// calls [`FileSystem::settle`] when a program asks for durability ([`SOON`]).
+    /// Whether the server may reply before a change of names, attributes or inline data is durable. The client
+    /// permits this with the COMPOUND tag [`SOON`]. When a program asks for durability, the client sends a request
+    /// for which the server calls [`FileSystem::settle`].
     pub soon: bool,
 }
 
@@ -316,8 +317,8 @@ pub enum LayoutGone {
         /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
-    /// The layout ended and needs no fence: the client closed the file, answered a recall with
-    /// NFS4ERR_NOMATCHING_LAYOUT, or restarted with a layout for reading only; or the server freed the file.
+    /// The layout ended and needs no fence. Either the client closed the file, answered a recall with
+    /// NFS4ERR_NOMATCHING_LAYOUT, or restarted (layouts for reading only), or the server freed the file.
     Forgotten,
     /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
     /// under it.
@@ -432,15 +433,16 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
-    /// the iods, so the server makes the call only if a client requests `space_used`. If an iod does not reply soon,
-    /// the attribute of files on this iod stays unchanged.
+    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) in `_files` for each file that may have holes. The
+    /// call queries the iods, so the server makes the call only if a client requests `space_used`. If an iod does not
+    /// reply soon, the attribute of files on this iod stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Changes attributes and returns all attributes after the change. `opened` means that the caller holds the file
-    /// open for writing, so the caller may set the size even if the mode of the file does not permit writing.
+    /// Changes attributes of a file, and returns all its attributes after the change. `opened` means that the caller
+    /// holds the file open for writing, so the caller may set the size even if the mode of the file does not permit
+    /// writing.
     fn setattr(
         &self,
         ctx: &Ctx,
@@ -542,12 +544,12 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Makes unstable writes of a range durable, and returns the write verifier. If the verifier of an earlier write
-    /// differs, that write may be lost (RFC 8881 §18.3).
+    /// Makes unstable writes of a range durable, and returns the write verifier. If this verifier differs from the
+    /// verifier that an unstable write returned, the written data may be lost (RFC 8881 §18.3).
     fn commit(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<Verifier>> + Send;
 
-    /// Frees the inode and the bytes of an orphan that no client has open. The server calls this at most once for each
-    /// orphan, possibly long after the removal.
+    /// Frees the inode and the bytes of an orphan that no client has open. The server calls this at most once for
+    /// each orphan, possibly long after the file lost its last name.
     fn reap(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<()>> + Send;
 
     /// Informs the file system that a client is about to release a byte-range lock. The next lock holder must see the
@@ -623,7 +625,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 
     /// Informs the file system that `client` no longer holds a layout of this range and iomode. `client` may differ
-    /// from `ctx.client`, because a request of another client can cause the end of the layout.
+    /// from `ctx.client`, because a request of another client can make the server revoke the layout.
     fn layout_gone(
         &self,
         ctx: &Ctx,

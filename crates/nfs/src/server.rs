@@ -72,9 +72,9 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that `state` no longer contains, but whose end the file system is still processing, for example by
-    /// fencing the former holder. Until the file system has finished, these layouts count as held. Lock order: after
-    /// `state`.
+    /// Returned and revoked layouts that `state` no longer contains, but that the file system is still processing,
+    /// for example by fencing the former holder. Until the file system has finished, these layouts count as held.
+    /// Lock order: after `state`.
     ending_layouts: Mutex<HashMap<FileId, EndingLayouts>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -182,15 +182,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
-            // A client may have got a delegation of the orphan after the rename. Recall this delegation, because a
-            // delegation keeps the orphan allocated.
+            // A client may have got a delegation of this replaced file after the rename. Recall the delegation,
+            // because the server does not free a file with a delegation.
             self.recall_late(&ctx, file, None).await;
             self.orphaned(&ctx, file).await;
         }
     }
 
-    /// Changes the state tables, and removes the effects ([`Effect`]) of the change from the tables under the same
-    /// lock. So exactly the request that caused the effects carries out the effects.
+    /// Changes the state tables, and takes the effects ([`Effect`]) of the change from the tables before it releases
+    /// their lock. So each request carries out exactly the effects that this request caused.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -409,9 +409,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the grace
-    /// period. An orphan in `lingering` also stays. The orphan scan at the end of the grace period frees the remaining
-    /// orphans.
+    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the
+    /// grace period. Also keeps an orphan in `lingering`, whose last name a rename has just replaced. The scan for
+    /// orphans at the end of the grace period frees the orphans that could still be reclaimed.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);

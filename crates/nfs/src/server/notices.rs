@@ -15,8 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of queued callbacks in flight. Callbacks to responsive clients are delayed only while this number of
-/// callbacks waits for unresponsive clients.
+/// Largest number of callbacks from the queue that the server has sent without a reply yet. So unresponsive clients
+/// delay callbacks to other clients only when they leave this number of callbacks unanswered.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);

@@ -135,8 +135,8 @@ impl Delegation {
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Timestamp,
-    /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// the server sets the deadline to one lease period after the connection.
+    /// Whether the deadline is earlier than usual because the client has no backchannel connection. When the client
+    /// connects again, the server sets the deadline to one lease period from then.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
@@ -423,10 +423,10 @@ impl State {
         Ok((self.add_delegation(given), kind))
     }
 
-    /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. The client
-    /// receives the held delegation again if the held delegation suffices. If a write delegation fits the open, a held
-    /// read delegation ends, and the caller grants a write delegation with a new stateid. So a recall of the read
-    /// delegation cannot be mistaken for a recall of the write delegation.
+    /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. Returns
+    /// the held delegation if it suffices for the open. Returns `None` if the client holds a read delegation and can
+    /// get a write delegation: this call ends the read delegation, and the caller grants the write delegation. The
+    /// new stateid distinguishes a recall of the write delegation from a recall of the read delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -487,8 +487,8 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(WhyNoDelegation::Resource);
         }
-        // Grant no delegation during a recall or the recall cooldown: otherwise clients that create names in one
-        // directory wait for each other's recalls all the time.
+        // Grant no delegation during a recall or in the recall cooldown (the time after a recall). Otherwise clients
+        // that create names in one directory would get delegations and wait for each other's recalls all the time.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(WhyNoDelegation::Contention);

@@ -299,8 +299,8 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     Ok(attrs)
 }
 
-/// Replaces STALE by DELAY if the OPEN found the file by name. STALE shows that a removal of the file is in progress. A
-/// retry of the OPEN finds the name free, or finds another file of this name.
+/// Replaces STALE by DELAY if the OPEN found the file by name. STALE shows that a removal of the file is in progress.
+/// When the client sends the OPEN again, the name is free, or belongs to another file.
 fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
@@ -349,7 +349,7 @@ fn check_reclaim(
 /// Grants a delegation together with an open that is already recorded, if possible and useful.
 ///
 /// A client that states no want (WANT_NO_PREFERENCE) gets no delegation of a new file. New files are usually written,
-/// closed and often removed, so the return of the delegation costs more than the delegation saves.
+/// closed and often removed, so the request that returns the delegation costs more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
