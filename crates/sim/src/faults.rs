@@ -324,9 +324,9 @@ impl<'a> Faults<'a> {
         let had_errors = cluster.iods[iod].set_faults(DiskFaults::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
-            // After the sync of an object has failed, an iod returns errors for this object until the iod restarts. So
-            // restart the iod, as an operator does. If the iod's file system has failed, cut the power of the host
-            // instead, because the operator must mount the file system again.
+            // After a failed fsync of an object's file, the iod returns errors for this object until the iod
+            // restarts. So restart the iod, as an operator does. If the iod's file system has failed, cut the power
+            // of the host instead, because the operator must mount the file system again.
             cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));
