@@ -58,8 +58,8 @@ pub fn mgr_of(target: &Target) -> Address {
     Address::Tcp { host: target.host().to_owned(), port: target.port() }
 }
 
-/// Fails unless the directory that `target` names exists. Administration commands accept any directory of a file system
-/// as the name of the file system, because `WEIR_URL` may name a directory.
+/// Fails unless the directory in the URL `target` exists. Administration commands accept the URL of any directory of
+/// a file system, because `WEIR_URL` may contain a directory.
 pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
     if target.path().is_empty() {
         // Do not look up the root directory: an administrator may check a file system even if no export lets this

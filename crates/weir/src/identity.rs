@@ -53,8 +53,8 @@ impl Identity {
         })
     }
 
-    /// Does the work of [`Identity::of_mount`] with the file in `folder`. Waits up to `patience` for another process
-    /// that uses the client owner.
+    /// Does the work of [`Identity::of_mount`] with the file in `folder`. If another process uses the client owner,
+    /// waits up to `patience` for the end of that process.
     fn kept_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> io::Result<Option<Identity>> {
         let (path, head) = file_of(folder, url, dir)?;
         let mut options = OpenOptions::new();

@@ -97,8 +97,8 @@ mod tests {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
-        // The mgr path is slightly slower than the direct path at the second length, and slightly faster at the fifth
-        // length. Neither difference may change the threshold.
+        // The mgr path is slightly slower than the direct path at the second measured length, and slightly faster at
+        // the fifth measured length. Neither difference may change the threshold.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
     }

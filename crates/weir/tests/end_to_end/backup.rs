@@ -133,8 +133,8 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
 
 /// Starts an mgr with an older copy of its store while one iod or both iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // The recovery must fail while an iod is down: the mgr continues above the object numbers of all iods, so it needs
-    // a reply from every iod.
+    // The recovery must fail while an iod is down: the recovered mgr must assign object numbers above all numbers
+    // that any iod has, so the mgr needs a reply from every iod.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
     let said = fail(command.arg("--recover-old-store"), 1);
