@@ -22,7 +22,7 @@ pub struct CheckArgs {
     /// Number of the check, which the client takes from the reply with the first page; 0 starts a new check.
     pub run: u64,
     /// The number of the page to return, counted from 0. The mgr keeps only the page that it sent last. So the client
-    /// can request only this page again, or the page after this page.
+    /// can request only that page again, or the next page.
     pub page: u32,
     /// Whether the mgr repairs the damage that it finds. The mgr ignores this field after the first page.
     pub repair: bool,

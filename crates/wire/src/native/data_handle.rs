@@ -127,8 +127,8 @@ impl DataHandle {
         put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.stripe_unit);
-        // Truncate a stripe count or index that needs more than `INDEX_BITS` bits. The iod refuses the resulting
-        // handle, or the handle grants no access.
+        // Drop the high bits of a stripe count or stripe index that needs more than `INDEX_BITS` bits. The iod
+        // refuses the resulting handle, or the handle gives no access.
         let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);

@@ -12,9 +12,9 @@ pub const ADDRESSES_MAX: usize = 16;
 
 /// The owner of a connection, and its incarnation.
 ///
-/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to PROVE
-/// when no request of the closed connections is in progress. After that reply, the iod executes no request of the
-/// closed connections.
+/// When the iod receives PROVE, it closes all other connections of the same owner with a smaller incarnation. The iod
+/// replies to PROVE when no request of the closed connections is in progress. After this reply, the iod executes no
+/// request of the closed connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// The owner of the connection: bytes that no other client can guess. Connections that replace one another have
