@@ -31,7 +31,7 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     assert_eq!(one.ok("ls /mnt; cat /mnt/g"), "g\nsecond");
 
     // While one guest holds a write delegation of a file, the mgr must request the size of the file from this guest.
-    // Another guest must still be able to open the file soon.
+    // Another guest must be able to open the file without a long wait.
     one.ok("echo 1234 > /mnt/w; (exec 3<>/mnt/w; echo 123456789 >&3; touch /tmp/held
         until [ -e /tmp/go ]; do usleep 50000; done; exec 3<&-; touch /tmp/gone) &
         until [ -e /tmp/held ]; do usleep 50000; done");

@@ -17,11 +17,11 @@ const SCRIPT: &str = include_str!("handles.pl");
 /// both directories.
 const CLOSED: [&str; 6] =
     ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
-/// Number of bytes before the server's filehandle in a kernel handle: the number and type of the file, and the length
-/// of the filehandle.
+/// Number of bytes before the server's filehandle in a kernel handle: these bytes contain the inode number and type
+/// of the file, and the length of the filehandle.
 const BEFORE: usize = 4 + 4 + 4 + 2;
-/// Offset of the number of the file (eight bytes) in a filehandle of Weir. The number of the export's root directory
-/// follows at offset [`ROOT`].
+/// Offset of the inode number of the file (eight bytes) in a filehandle of Weir. The inode number of the export's
+/// root directory follows at offset [`ROOT`].
 const FILE: usize = 20;
 const ROOT: usize = 28;
 const WEIR_LEN: usize = 52;

@@ -44,8 +44,8 @@ pub fn start_behind_relays_with_lease(
     (lab, relays)
 }
 
-/// Starts an mgr, and an iod for each pair of ports in `ways`. A pair is the port of the iod's NFS service, and the
-/// port that the iod advertises to guests.
+/// Starts an mgr, and one iod for each pair of ports in `ways`. The first port is that of the iod's NFS service. The
+/// second port is the port that the iod advertises to guests, for example the port of a relay.
 fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)]) -> Lab {
     let lease = lease_secs.to_string();
     let options = [&["--lease-secs", &lease], options].concat();

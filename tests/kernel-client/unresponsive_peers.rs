@@ -80,8 +80,8 @@ fn a_guest_that_receives_no_recall_does_not_block_another_guest() {
     one.mount(relays[0].port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
-    // In the first round, the guest has a delegation, which the mgr recalls before the layout. In the second round, the
-    // mgr grants no delegation, because the other guest has the file open.
+    // In the first round, guest `one` has a delegation of the file, which the mgr recalls before the layout. In the
+    // second round, the mgr grants no delegation, because guest `other` has the file open too.
     for shared in [false, true] {
         other.ok(if shared { ": > /mnt/f; (exec 4</mnt/f; touch /tmp/open; until [ -e /tmp/go ]; do usleep 50000; done) >/dev/null 2>&1 & until [ -e /tmp/open ]; do usleep 50000; done" } else { ":" });
         let writes = "dd if=/tmp/data of=/mnt/f bs=1M conv=notrunc,fsync 2>/dev/null";

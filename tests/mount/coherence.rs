@@ -168,8 +168,8 @@ fn a_listing_shows_what_another_mount_has_written_so_far() {
     });
 }
 
-/// Opens files like MPI-IO: one process creates and closes a file, and then all processes open it at the same time. So
-/// the mgr recalls delegations and layouts that the close of the first process is returning.
+/// Opens files as MPI-IO does: one process creates and closes a file, and then all processes open the file at the
+/// same time. So the mgr recalls delegations and layouts while the mount returns them because of the first close.
 #[test]
 fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
     with_pairs(|pair| {
@@ -246,7 +246,8 @@ fn concurrent_writes_of_adjacent_records_lose_no_byte() {
 }
 
 /// Several threads write different records to the same range of a file at the same time. Each byte of a record also
-/// occurs in another record, at the same offset. At the end, the file must contain one whole record.
+/// occurs in another record, at the same offset. After all writes, the range must contain exactly one of the written
+/// records.
 #[test]
 fn one_of_several_concurrent_writes_remains_as_a_whole() {
     // Any two records have some equal bytes, and no mixture of two records equals any of the four records.

@@ -62,8 +62,8 @@ fn all_tests_pass_over_io_uring() {
     let Some(_switched) = Switched::on() else { return };
     let mut again = Command::new(std::env::current_exe().unwrap());
     if !full() {
-        // Skip tests that do not depend on the transport: requests on names, memory use except for the buffers of the
-        // rings, and the coherence of several mounts, whose notifications to the kernel use the device anyway.
+        // Skip tests whose results do not depend on the transport: tests of names, tests of memory use, and tests of
+        // the coherence of several mounts. Notifications to the kernel use the device with both transports.
         again.args(["--skip", "memory::", "--skip", "names::", "--skip", "coherence::"]);
     }
     rerun_passes(again.env(TRANSPORT, "uring"));

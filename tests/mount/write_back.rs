@@ -62,8 +62,8 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn the_other_tests_pass_with_write_back_caching() {
-    // The transports do not depend on write-back caching. So the short form tests each transport and write-back caching
-    // only once, not in all combinations.
+    // The transports do not depend on write-back caching. So, without `WEIR_TEST_SCALE=full`, run the tests with
+    // write-back caching only over the default transport.
     let with_a_transport = std::env::var_os(TRANSPORT).is_some();
     if cannot() || (with_a_transport && !full()) {
         return;
@@ -159,8 +159,8 @@ fn an_open_on_another_mount_sees_written_back_data() {
     two.unmount();
 }
 
-/// The kernel may write pages back through any open of the file. In this test, it uses the newest open, not the open
-/// through which the program has written.
+/// The kernel may write pages back through any open of the file. In this test, the kernel uses the newest open of the
+/// file, not the open through which the program wrote.
 #[test]
 fn close_makes_pages_durable_whichever_open_writes_them_back() {
     let Some((dir, cluster, [one, two])) = two(&[]) else { return };
@@ -186,8 +186,8 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     }
     drop(kept);
     std::mem::forget(one);
-    // Mount the file system again at the mount point of the killed mount. Until then, other mounts have to wait for
-    // files that the killed mount had open.
+    // Mount the file system again at the mount point of the killed mount. Until this new mount exists, other mounts
+    // have to wait for files that the killed mount had open.
     let again = TestMount::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
@@ -433,8 +433,8 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
     two.unmount();
 }
 
-/// The kernel sends the times of a renamed file some time after the rename. By then, the file may be removed, or
-/// another mount may have written to it.
+/// With write-back caching, the kernel sends the new times of a renamed file some time after the rename. Before that,
+/// another mount may remove the file or write to it.
 #[test]
 fn late_time_updates_from_the_kernel_do_no_harm() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
