@@ -141,8 +141,8 @@ impl Emitter<'_> {
         Ok(out)
     }
 
-    /// Returns the fields of a struct that the generated code encodes: all fields except the pointer to the next
-    /// element of a linked list.
+    /// Returns the fields that the generated Rust struct has. These are all fields, except that a linked list item
+    /// omits the pointer to the next item.
     fn fields<'f>(&self, name: &str, fields: &'f [Declaration]) -> &'f [Declaration] {
         if self.model.is_list(name) { &fields[..fields.len() - 1] } else { fields }
     }
