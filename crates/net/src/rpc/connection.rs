@@ -75,7 +75,7 @@ pub struct Reply {
     pub body: Reader,
 }
 
-/// A connection to a peer. A clone refers to the same connection.
+/// A connection to a peer. A clone of this value refers to the same connection.
 ///
 /// A connection that [`Connection::connect`] made is closed when its last clone is dropped.
 #[derive(Clone, Debug)]
@@ -426,8 +426,9 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Times out each call whose deadline has passed. Sleeps until `at` and then until each following deadline. Returns
-/// when no call waits for a reply, or when another task already watches an earlier deadline.
+/// Ends each call whose deadline has passed with a timeout error. Sleeps until the deadline `at`, and then until the
+/// next deadline of a call, again and again. Returns when no call waits for a reply, or when another task already
+/// watches an earlier deadline.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;

@@ -188,7 +188,8 @@ impl Account {
             return None;
         }
         // Check a connection's share of the free memory only if the connection already holds memory. A connection
-        // without memory waits only for the limits of its machine and of the server, so it can make progress.
+        // without memory waits only for the limits of its machine and of the server, so at least one call of each
+        // connection can make progress.
         if held > 0 {
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
             if held + bytes > share {
@@ -296,8 +297,8 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // After this drop, 600 KiB are free. The connection `one` already holds more than an eighth of this memory,
-        // so `one` gets no more memory.
+        // After the drop of this charge, 600 KiB of memory are free. The connection `one` already holds more than an
+        // eighth of this memory, so `one` gets no more memory.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);

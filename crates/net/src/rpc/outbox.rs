@@ -132,7 +132,7 @@ impl Outbox {
     }
 
     /// Writes the data that callers of `send` could not write at once. Returns when the connection is closed, for
-    /// instance because the peer was too slow.
+    /// instance because the peer did not accept data in time.
     pub(crate) async fn run(&self) {
         loop {
             self.wake.notified().await;
