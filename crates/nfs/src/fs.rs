@@ -281,7 +281,7 @@ pub struct LayoutAsk {
     pub kind: u32,
     /// The requested iomode.
     pub iomode: Iomode,
-    /// Whether the client has the file open for reading. An open for writing only gives no right to read, not even
+    /// Whether the client has the file open for reading. An open only for writing gives no right to read, not even
     /// under a layout for reading and writing.
     pub readable: bool,
     /// The requested byte range. Length `u64::MAX` reaches to the end of the file, even if the file grows.
@@ -406,8 +406,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Returns the current position (export) of a file. `place` is the position from a filehandle that the client got
-    /// before the list of exports changed ([`Place::epoch`]).
+    /// Returns the position (export) of a file by the current list of exports. `place` is the position in a
+    /// filehandle that the client may have got before the list of exports changed ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
@@ -490,8 +490,9 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. But if the
-    /// function `ends` returns true for this file, the call frees the file at once, as [`FileSystem::reap`] does.
+    /// Removes a name of a file, or an empty directory. If a file loses its last name and the function `ends` returns
+    /// true for the file, the call frees the file at once, as [`FileSystem::reap`] does. Otherwise the file without a
+    /// name becomes an orphan.
     fn remove(
         &self,
         ctx: &Ctx,
@@ -588,8 +589,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// if the attribute does not exist.
     fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
-    /// Returns the first offset at or after `offset` with data or with a hole, as `what` says. `NxIo` if `offset` is at
-    /// or beyond the end of the file, or if no data follows.
+    /// Returns the first offset at or after `offset` where the file has data or a hole; `what` says which of the two.
+    /// `NxIo` if `offset` is at or beyond the end of the file, or if no data follows.
     fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content)
     -> impl Future<Output = Result<SeekOut>> + Send;
 

@@ -276,8 +276,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Carries out, in order, the effects of a change of the state tables ([`Effect`]), and then the further effects
-    /// that these actions cause. Returns the first failure to store or delete a client record, because the request must
-    /// then fail too. Logs every failure.
+    /// that these actions cause. Returns the first failure to store or delete a client record, because the request
+    /// that caused the change must then fail too. Logs every failure.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
@@ -396,14 +396,14 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.orphans).insert(file);
     }
 
-    /// Returns whether the file system is freeing a file. OPEN must check this after it has recorded its open, because
-    /// attributes that the file system returned earlier may be out of date.
+    /// Returns whether the file system is freeing a file. OPEN must check this after it has recorded its open,
+    /// because a removal may have begun to free the file after OPEN read the attributes of the file.
     fn is_reaping(&self, file: FileId) -> bool {
         lock(&self.reaping).contains_key(&file)
     }
 
     /// Frees a file that has had no name since before this start of the server: immediately if no client has the file
-    /// open, otherwise at its last CLOSE.
+    /// open, otherwise at the last CLOSE of the file.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await
@@ -489,8 +489,8 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
     /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
     /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So an OPEN by
-        // name is either visible in `state` or still counted in `opening`, while this lock is held.
+        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So, while this
+        // function holds this lock, an OPEN by name is either recorded in `state` or still counted in `opening`.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;

@@ -59,10 +59,11 @@ pub enum Want {
 
 /// Weir's own value of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: the client wants a data delegation
 /// (`docs/native-protocol.md`). The holder of a data delegation caches only bytes, size and times, so other clients
-/// change names, modes and extended attributes without a recall. An open for writing only can have a data delegation.
+/// change names, modes and extended attributes without a recall. A client can also get a data delegation with an open
+/// only for writing.
 ///
-/// A client that asks again receives the delegation that it already holds. A read delegation becomes a write delegation
-/// if no other client has the file open.
+/// A client that asks for a delegation of the same file again receives the delegation that it already holds. For an
+/// open for writing, a write delegation replaces a read delegation if no other client has the file open.
 pub const WANT_DATA: u32 = 0x8000;
 
 /// Why the server grants no delegation with an open.
@@ -335,8 +336,9 @@ impl Delegations {
         pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
     }
 
-    /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that connects
-    /// gets a full lease period; a client that disconnects gets at most [`UNREACHED`].
+    /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that
+    /// connects gets a full lease period to return the delegation; a client that disconnects gets at most the short
+    /// time [`UNREACHED`].
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -351,8 +353,8 @@ impl Delegations {
         }
     }
 
-    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation of a
-    /// disconnected client the time is [`UNREACHED`]. Returns false if the recall has already begun.
+    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation, a
+    /// disconnected client has at most the short time [`UNREACHED`]. Returns false if the recall has already begun.
     fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration, connected: bool) -> bool {
         let Some(delegation) = self.by_other.get_mut(&other) else { return false };
         let file = delegation.file;
@@ -392,7 +394,7 @@ impl State {
     /// `change` is the file's change attribute that the OPEN reply contains.
     ///
     /// # Errors
-    /// Returns why the server grants no delegation.
+    /// The reason why the server grants no delegation.
     pub fn delegate(
         &mut self,
         client: ClientId,
@@ -475,7 +477,7 @@ impl State {
     /// restart of the server; the client must request them again.
     ///
     /// # Errors
-    /// Returns why the server grants no delegation.
+    /// The reason why the server grants no delegation.
     pub fn delegate_names(
         &mut self,
         client: ClientId,
@@ -530,8 +532,8 @@ impl State {
         Ok((stateid, recall))
     }
 
-    /// Checks whether a client may reclaim a delegation. A client may name the same delegation with each open of the
-    /// file that it reclaims.
+    /// Checks whether a client may reclaim a delegation. A client that reclaims several opens of the file may reclaim
+    /// the same delegation with each of these opens.
     ///
     /// # Errors RECLAIM_CONFLICT: the client holds a delegation of another kind, or other clients use the file in a
     /// conflicting way. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
@@ -670,8 +672,8 @@ impl State {
         }
     }
 
-    /// Updates the tables after a delegation was returned or revoked. A file delegation counts as an open, so its end
-    /// may be the last close of the file.
+    /// Updates the tables after a delegation was returned or revoked. A file delegation counts as an open, so the end
+    /// of a delegation may have the effect of the last CLOSE of the file.
     fn delegation_gone(&mut self, client: ClientId, file: FileId, kind: DelegationKind) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);

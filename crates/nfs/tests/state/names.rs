@@ -280,8 +280,8 @@ struct Peer {
 enum Call {
     Ask(usize),
     Return(usize),
-    /// The client begins a change of the directory. If another client holds a delegation, the server recalls this
-    /// delegation, and the change does not begin.
+    /// The client asks to change names in the directory. If another client holds a delegation of the directory, the
+    /// server recalls this delegation, and the change does not happen.
     Begin(usize),
     End(usize),
     /// The recall cooldown passes.
