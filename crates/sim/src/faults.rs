@@ -354,8 +354,8 @@ impl<'a> Faults<'a> {
             self.iod_well(iod);
         }
         self.cluster.borrow().net.set_conditions(self.plan.conditions);
-        // A disk with a planned failure may not have failed yet. Cut the power of its host now, so that the failure
-        // cannot disturb the final checks.
+        // A planned disk failure may not have happened yet. Cut the power of the disk's host now, which cancels the
+        // failure, so that the disk does not fail during the final checks.
         let (mgr_dying, iods_dying) = {
             let cluster = self.cluster.borrow();
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())

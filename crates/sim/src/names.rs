@@ -185,8 +185,8 @@ pub enum Search {
 /// event with an answer happens once; an event without an answer happens once or never.
 struct Part {
     operation: Operation,
-    /// Set for the first of two executions of one creation: the mgr executed the creation, and died before it answered.
-    /// The value is the index of the second execution, which was answered.
+    /// Set for the first of two executions of one creation: the mgr executed the creation, and died before it
+    /// answered. The value is the index of the second execution, to which the mgr sent an answer.
     again: Option<usize>,
     /// Set for the loss of a created file. The value is the index of the creation.
     lost: Option<usize>,
@@ -299,7 +299,7 @@ impl Parts {
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
 /// Searches for an order that explains all operations in one directory, which was empty at the start of the run. If
-/// there is no such order, returns a description of the longest partial order.
+/// there is no such order, returns a description of the longest order that explains some of the operations.
 pub fn explain(operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
     explain_within(NODES_MAX, operations, ends)
 }

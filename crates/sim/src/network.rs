@@ -126,8 +126,8 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that sends
-    /// on them receives a reset.
+    /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that
+    /// sends data on such a connection receives a reset.
     pub fn power_on(&self, host: Host) {
         self.state().powered_off.remove(&host);
         for connection in self.of_host(host) {

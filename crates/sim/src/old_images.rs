@@ -1,5 +1,5 @@
-//! Older disk images, which the simulator uses in place of the current disks. The daemons must detect an older image,
-//! and must not serve data from it.
+//! Images of the disks of the mgr and the iods from an earlier time of the run, which the simulator uses in place of
+//! the current disks. The daemons must detect an older image, and must not serve data from it.
 
 use crate::cluster::Cluster;
 use crate::hosts::{IOD, IOD_PORT, address};
