@@ -111,7 +111,7 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
     // A process other than the mgr may listen at the path of the mgr's Unix socket and relay the mgr's messages. So
-    // `connect_sent` checks that the socket belongs to root or to the user of this process.
+    // connect only if the socket belongs to root or to the user of this process, which `connect_sent` checks.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer =
         nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;

@@ -35,8 +35,8 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the threshold in bytes with the smallest loss. The loss is the sum, over all lengths, of the logarithm of
-/// how much slower the chosen path is than the faster path.
+/// Returns the threshold in bytes with the smallest loss. The loss of a threshold is a sum over all measured lengths:
+/// the logarithm of the factor by which the path that the threshold selects is slower than the faster path.
 pub fn best(points: &[Point]) -> u64 {
     // Returns the loss if the `n` shortest lengths take the mgr path, and all longer lengths take the direct path.
     let lost = |n: usize| {
@@ -51,8 +51,8 @@ pub fn best(points: &[Point]) -> u64 {
     }
 }
 
-/// Returns the length at which the time curves of both paths cross near `threshold`, interpolated on logarithmic axes.
-/// Returns `None` if the curves do not cross there.
+/// Returns the request length near `threshold` at which both paths take equal time, interpolated on logarithmic axes.
+/// Returns `None` if the same path is faster at both measured lengths next to `threshold`.
 pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     let at = points.iter().position(|point| point.size == threshold).filter(|at| *at > 0)?;
     let (before, behind) = (&points[at - 1], &points[at]);

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// If at least this number of files waits in the queue, the threads read no directories. This limits the memory of a
-/// copy for a tree of any size.
+/// If at least this number of files waits in the queue, the threads read no directories. This limit bounds the memory
+/// use of a copy, however many files the tree has.
 const FILES_WAITING_MAX: usize = 1 << 16;
 
 /// A queue of tasks that detects when all tasks are done.

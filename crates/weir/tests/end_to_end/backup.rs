@@ -341,8 +341,8 @@ fn assert_fsck_reports_the_changes(
     assert_eq!(code, 4);
     let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
     assert_eq!(named("object-unknown"), made);
-    // A file can be empty in the dump because its copy was in progress at that moment. Such a file has lost no data, so
-    // fsck does not report it.
+    // A file can be empty in the dump because a copy was writing it when the dump was made. Such a file has lost no
+    // data, so fsck does not report it.
     let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
     assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
 }
