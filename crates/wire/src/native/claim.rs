@@ -94,8 +94,8 @@ pub struct ClaimReply {
     pub taken: bool,
     /// The claim that the iod has recorded after this request; `None` if it has recorded none.
     pub remembered: Option<Claim>,
-    /// The highest object number on the iod; 0 if the iod has no object. Present if the mgr requested it, or if the iod
-    /// has recorded no claim.
+    /// The highest inode number of any object on the iod; 0 if the iod has no object. Present if the mgr requested
+    /// it, or if the iod has recorded no claim.
     pub highest: Option<u64>,
 }
 

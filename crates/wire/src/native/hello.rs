@@ -149,8 +149,8 @@ impl Xdr for Local {
     }
 }
 
-/// Result of HELLO: the identity of the iod, and the options of the connection. Every peer that knows the id of the
-/// file system gets this result.
+/// Result of HELLO: the identity of the iod, and the options of the connection. The iod sends this result, before any
+/// authentication, to every peer that knows the id of the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloReply {
     /// Id of the iod that replies.
