@@ -21,8 +21,8 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     let after = one.mountstats();
     assert_eq!((after.count("OPEN"), after.count("CLOSE")), (before.count("OPEN"), before.count("CLOSE")));
 
-    // The other guest first reads the file, and then writes it. At the write, the mgr must recall the delegation. The
-    // first guest must then see the new bytes.
+    // The other guest first reads the file, and then writes it. When it opens the file for writing, the mgr must
+    // recall the delegation of the first guest. The first guest must then see the new bytes.
     assert_eq!(other.ok("cat /mnt/f"), "first");
     other.ok("echo second > /mnt/f");
     assert_eq!(one.mountstats().count("DELEGRETURN"), 1);

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Starts a new file system in `home` with `iods` iods; `options` are additional options for the mgr. Guests reach the
-/// mgr at the port of its proxy, and the iods at their own ports.
+/// Starts a new file system in `home` with `iods` iods; `options` are additional options for the mgr. Guests connect
+/// to the mgr through its proxy, and to the iods without a proxy.
 pub fn start(home: &Path, iods: usize, options: &[&str]) -> Lab {
     start_with_lease(home, iods, 20, options)
 }
@@ -27,8 +27,7 @@ pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64
     start_behind_relays_with_lease(home, iods, 20, options, seed)
 }
 
-/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds; the lease of
-/// [`start_behind_relays`] is 20 seconds.
+/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds instead of 20 seconds.
 pub fn start_behind_relays_with_lease(
     home: &Path,
     iods: usize,
@@ -100,8 +99,8 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
-/// any free port. Within a process, each call returns a different port, because a port stays free until a server binds
-/// it.
+/// any free port. Each call in a process returns another port, because the port of the previous call is still free
+/// until a server binds it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;

@@ -6,8 +6,9 @@ use crate::servers;
 use crate::sharing::{hold, let_go};
 use rustix::process::Signal;
 
-/// Time limit for a command that waits for state of a guest that has stopped replying. It covers the lease and the time
-/// until the waiting kernel tries again; kernels request a lock every 30 seconds.
+/// Time limit for a command that waits for state of a guest that has stopped replying. The limit covers the lease,
+/// and the time until the kernel of the waiting guest tries again: a kernel that waits for a lock requests the lock
+/// every 30 seconds.
 const BOUND: &str = "timeout -s KILL 90";
 
 /// A script that appends copies of `/tmp/data` to `/mnt/out` with direct I/O, and to `/mnt/cached` through the page

@@ -137,8 +137,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
             let mut mine = pair.open(1 - who, &name);
             for len in 1..4 {
                 theirs.write_all(b"x").unwrap();
-                // With write-back caching, do not use `lseek`: the kernel answers `lseek` from the file size that it
-                // has cached itself (docs/SEMANTICS.md).
+                // With write-back caching, do not use `lseek`: the kernel answers `lseek` from its cached file size,
+                // which may be out of date (docs/SEMANTICS.md).
                 if round % 4 < 2 || pair.name.starts_with("writeback") {
                     assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
                 } else {

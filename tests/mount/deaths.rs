@@ -238,15 +238,15 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    // The mount must start a new guard after a guard was killed. A guard must block SIGTERM, which an administrator may
-    // send to all processes without meaning the guard.
+    // The mount must start a new guard after a guard was killed. A guard must block SIGTERM, because an administrator
+    // who sends SIGTERM to all `weir` processes does not want to end the guard.
     let first = guard_of(place.daemon());
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
     // The kernel does not detect at once that the process of the mount is dead, and still sends a request to this
-    // process. This request must fail when the guard aborts the connection.
+    // process. This request must fail when the guard process aborts the FUSE connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();
     }

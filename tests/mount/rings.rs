@@ -93,8 +93,8 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Start many processes that wait for the lock of one file. The request of each process occupies an entry in the
-    // queue of the processor on which the process runs.
+    // Start many processes that wait for the lock of one file. The lock request of each process occupies an entry in
+    // the io_uring queue of the processor on which the process runs.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {

@@ -195,8 +195,8 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // A write to the name creates a new file, or truncates the file that has the name now. The write must not
-            // change the bytes of the old file.
+            // Writing a file by its name creates a new file, or truncates the file that has the name now. This must
+            // not change the bytes of the removed file, which the test still has open.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
@@ -513,8 +513,8 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     // `fs::read` has opened and closed the file on the second mount in this process. By POSIX, this close has
     // released the lock that this process had on the second mount (through `others`).
     assert!(lock(&first) && !lock(&others));
-    // When the process closes any descriptor of the file, the lock of the process must be released, even if the
-    // descriptor is open only for reading.
+    // When a process closes any descriptor of the file, the mount must release the POSIX locks of this process on the
+    // file, even if the descriptor was open only for reading.
     drop(File::open(one.at("f")).unwrap());
     assert!(lock(&others) && !lock(&first));
     drop((first, second, others));
@@ -547,8 +547,8 @@ fn ofd_locks_end_only_when_their_own_open_is_closed() {
     two.unmount();
 }
 
-/// A program has a directory open that another mount removes. The directory must then be empty for the program, as in a
-/// local file system.
+/// A program on one mount has a directory open, and the other mount removes the directory. The program must then read
+/// an empty directory, as in a local file system.
 #[test]
 fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

@@ -28,8 +28,8 @@ fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount; 2])> {
     Some((dir, cluster, places))
 }
 
-/// Data written with O_DSYNC must survive the death of the mount, also while the mount writes synchronously because
-/// another mount has a file open.
+/// Data written with O_DSYNC must survive the death of the mount, even if the mount does not use write-back caching
+/// for another file at that time, because a second mount has that other file open.
 #[test]
 fn data_written_with_o_dsync_outlives_the_mount() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
@@ -69,8 +69,9 @@ fn the_other_tests_pass_with_write_back_caching() {
         return;
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    // Skip two tests. One test checks the path of each write, which write-back caching changes. The other test reads a
-    // file of a killed mount, and with write-back caching must wait for the lease of this mount.
+    // Skip two tests. One test checks which path each write takes, which write-back caching changes. The other test
+    // reads a file that a killed mount had open; with write-back caching, this read waits until the lease of the
+    // killed mount expires.
     again.args([
         "files::",
         "sharing::",
@@ -139,8 +140,8 @@ fn an_open_on_another_mount_sees_written_back_data() {
     file.write_all_at(&[7; 10_000], 0).unwrap();
     // The other mount must see the written bytes, although the program has neither synced nor closed the file.
     assert_eq!(fs::metadata(two.at("f")).unwrap().len(), 10_000);
-    // After the other mount has used the file, the mount must send unsynced bytes after a while, like a mount without
-    // write-back caching.
+    // After the second mount has used the file, the first mount must send unsynced bytes after a while, as a mount
+    // without write-back caching does.
     file.write_all_at(&[8; 10_000], 10_000).unwrap();
     soon("bytes and length", || fs::metadata(two.at("f")).unwrap().len() == 20_000);
     assert!(fs::read(two.at("f")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
