@@ -260,8 +260,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Adds an arm with a body. The variant of a default arm also contains the discriminant. `carried` is the type of
-    /// this discriminant, and empty for other arms.
+    /// Adds the enum variant for a union arm with a body. The variant for a default arm also contains the
+    /// discriminant. `carried` is the Rust type of this discriminant for a default arm, and empty for other arms.
     fn arm(
         &self,
         text: &mut UnionText,
