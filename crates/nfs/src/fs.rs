@@ -317,8 +317,9 @@ pub enum LayoutGone {
         /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
-    /// The layout ended and needs no fence. Either the client closed the file, answered a recall with
-    /// NFS4ERR_NOMATCHING_LAYOUT, or restarted (layouts for reading only), or the server freed the file.
+    /// The layout ended and needs no fence. There are four cases: the client closed the file; the client answered a
+    /// recall with NFS4ERR_NOMATCHING_LAYOUT; the client restarted and the layout was only for reading; the server
+    /// freed the file.
     Forgotten,
     /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
     /// under it.

@@ -411,7 +411,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
     /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the
     /// grace period. Also keeps an orphan in `lingering`, whose last name a rename has just replaced. The scan for
-    /// orphans at the end of the grace period frees the orphans that could still be reclaimed.
+    /// orphans at the end of the grace period frees the orphans that this function keeps because of the grace period.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);

@@ -137,9 +137,9 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
-    // Callbacks must use the filehandle that the client knows. After an OPEN by filehandle, the client knows the
-    // filehandle with the export that it sent before the OPEN. After an OPEN by name, the client gets a filehandle
-    // with the current export.
+    // Callbacks must use the filehandle that the client knows, and a filehandle contains an export. After an OPEN by
+    // filehandle, this is the export of the filehandle that the client sent. After an OPEN by name, this is the
+    // current export of the file.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);

@@ -60,7 +60,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         // No data follows the offset, so the rest of the file is a hole.
         Err(Status::NxIo) => u64::MAX,
         // A data server did not reply to the search for data ranges. Read the requested bytes without the search,
-        // because they may be only on data servers that reply.
+        // because all requested bytes may be on data servers that do reply.
         Err(_) => args.rpa_offset,
     };
     let start = start.min(end).min(size).max(args.rpa_offset);
