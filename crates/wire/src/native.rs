@@ -142,8 +142,8 @@ procedures! {
     /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
     /// [`PullReply`]). Only the mgr may use PULL.
     Pull = 16,
-    /// LENGTHS: the iod asks the mgr for file lengths. A call passes the mgr's answers to earlier questions to the
-    /// iod, and returns the next questions of the iod. Blocks while the iod has no question ([`LengthsArgs`] to
+    /// LENGTHS: the iod asks the mgr for file lengths. The mgr calls LENGTHS with its answers to earlier questions,
+    /// and the reply contains the next questions of the iod. Blocks while the iod has no question ([`LengthsArgs`] to
     /// [`LengthsReply`]).
     Lengths = 17,
     /// LEND: passes a descriptor of the file of an object to the client, over Unix sockets only ([`ObjectArgs`] to
@@ -164,7 +164,7 @@ impl Procedure {
     }
 
     /// Returns whether the procedure changes an object. After a client has replaced its connection by a new one, the
-    /// iod must execute no such call that arrives on the old connection.
+    /// iod must not execute calls of such a procedure that arrive on the old connection.
     pub fn changes(self) -> bool {
         matches!(
             self,
