@@ -99,7 +99,7 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
-/// any free port. Each call in a process returns another port, because the port of the previous call is still free
+/// any free port. Each call in a process returns a new port, because a port that an earlier call returned stays free
 /// until a server binds it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
