@@ -34,8 +34,8 @@ pub fn start_logged(command: &mut Command) -> (Child, Value) {
     answer(child, command)
 }
 
-/// Starts a daemon with a prepared command, for which the caller has set up standard error. Returns its process and its
-/// ready message.
+/// Starts a daemon with the command line of `command`; the caller has set up the daemon's standard error in
+/// `command`. Returns its process and its ready message.
 pub fn ready(command: &mut Command) -> (Child, Value) {
     answer(spawn(command), command)
 }
