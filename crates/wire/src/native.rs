@@ -136,8 +136,8 @@ procedures! {
     /// WRITE_REPORTS: returns the objects that clients of the files layout have written; blocks while no object has
     /// been written ([`WriteReportsArgs`] to [`WriteReportsReply`]).
     WriteReports = 14,
-    /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range.
-    /// [`ReserveArgs`] to no result.
+    /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range. The
+    /// arguments are [`ReserveArgs`]; no result.
     Reserve = 15,
     /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
     /// [`PullReply`]). Only the mgr may use PULL.

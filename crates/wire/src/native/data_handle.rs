@@ -52,8 +52,8 @@ pub struct DataHandle {
     pub mac: [u8; 16],
 }
 
-/// Returns the short number of a file system in handles. Two file systems may have the same number, so the MAC of a
-/// handle covers the whole id.
+/// Returns the short number that stands for a file system in handles. Two file systems may have the same short
+/// number, so the MAC of a handle covers the whole file system id.
 pub fn volume_tag(fsid: Fsid) -> u32 {
     let [a, b, c, d, ..] = fsid.0;
     u32::from_be_bytes([a, b, c, d])
