@@ -1,5 +1,6 @@
-//! Fuzz target: replays a batch log and its anchor (the position of the store in the log) that contain arbitrary bytes.
-//! The accepted records must be a gapless sequence, and the log must be able to append new records to this sequence.
+//! Fuzz target: replays a batch log and its anchor (the position of the store in the log) that contain arbitrary
+//! bytes. The records that the log accepts must have consecutive sequence numbers, and the log must be able to append
+//! new records.
 #![cfg_attr(fuzzing, no_main)]
 
 use meta::LogDisk;

@@ -10,8 +10,8 @@ use meta::{Doomed, Unused, merge};
 use std::fmt::Debug;
 use types::FileId;
 
-/// Decodes `data` after its first byte with every decoder. For functions with two records, the first byte is the length
-/// of the first record.
+/// Decodes `data` after its first byte with every decoder. For functions that take two records, the first byte is the
+/// length of the first of these records.
 pub fn run(data: &[u8]) {
     let Some((cut, data)) = data.split_first() else { return };
     let bytes = Bytes::copy_from_slice(data);

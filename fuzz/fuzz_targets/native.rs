@@ -67,8 +67,8 @@ fn reply<T: Xdr + PartialEq + Debug>(data: &Bytes) {
     }
 }
 
-/// A decoder of a WRITE without its payload, which is still in the socket, returns the same arguments and payload
-/// length as the decoder of the whole message.
+/// An iod decodes the arguments of a WRITE while the payload is still in the socket. This decoder must return the
+/// same arguments and payload length as the decoder of the whole message.
 fn before_data(data: &Bytes) {
     let whole = WriteArgs::from_bytes(data);
     let head: Result<_, Malformed> = WriteHead::decode_before_data(&mut Reader::new(data.clone()));

@@ -74,8 +74,8 @@ fn every_kind_of_file_can_be_created_and_used() {
     guest.ok("xfs_io -c 'fpunch 16k 32k' -c 'fsync' /mnt/h");
     assert_eq!(seek(&mut guest), "DATA 0;HOLE 16384;DATA 49152;HOLE 65536;DATA 1048576;HOLE 1114112;");
     assert_eq!(guest.ok("stat -c %s /mnt/h; head -c 49152 /mnt/h | tail -c 32768 | tr -d '\\0' | wc -c"), "2097152\n0");
-    // With direct I/O, a program gets exactly the bytes that the server returns. So the server must not report a hole
-    // as the end of the file.
+    // With direct I/O, a program gets exactly the bytes that the server returns. So the server must not end the reply
+    // to a READ at a hole, as if the file ended there.
     let direct =
         "dd if=/mnt/h bs=64k iflag=direct 2>/dev/null | md5sum; dd if=/mnt/h bs=64k skip=24 iflag=direct | wc -c";
     let whole = guest.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/h");

@@ -4,8 +4,8 @@ use crate::guest::{Guest, full};
 use crate::lab::Lab;
 use crate::servers;
 
-/// A script that writes a file piece by piece and syncs each piece, until `/tmp/stop` exists. It holds a lock, and
-/// releases the lock when `/tmp/unlock` exists.
+/// A script that writes a file piece by piece and syncs each piece, until `/tmp/stop` exists. The script holds a lock
+/// of `/mnt/lock` until `/tmp/unlock` exists.
 const WRITER: &str = "
 cat > /tmp/writer.sh <<'END'
 i=0
@@ -141,8 +141,9 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
     lab.iods[0].restart();
     servers::until(|| servers::iods_up(&lab) == 2);
     assert_eq!(one.ok("kill $(cat /tmp/holder); cmp /tmp/data /mnt/moved; : > /mnt/moved; stat -c %s /mnt/moved"), "0");
-    // The guest could not reach the iod while it was down. The guest must use the direct path again for its next file,
-    // not only after two minutes.
+    // While the iod was down, the guest could not use the direct path. After the restart of the iod, the guest must
+    // use the direct path for its next file at once, not only after the two minutes for which Linux avoids a failed
+    // data server.
     let proxied = || ["proxy_write_bytes", "proxy_read_bytes"].map(|name| servers::number(&lab, "counters", name));
     let (before, counted) = (proxied(), one.mountstats());
     one.ok("cp /tmp/data /mnt/after && sync && echo 3 > /proc/sys/vm/drop_caches && cmp /tmp/data /mnt/after");

@@ -21,8 +21,8 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     let after = one.mountstats();
     assert_eq!((after.count("OPEN"), after.count("CLOSE")), (before.count("OPEN"), before.count("CLOSE")));
 
-    // The other guest first reads the file, and then writes it. At the write, the mgr must recall the delegation. The
-    // first guest must then see the new bytes.
+    // The other guest first reads the file, and then writes it. When it opens the file for writing, the mgr must
+    // recall the delegation of the first guest. The first guest must then see the new bytes.
     assert_eq!(other.ok("cat /mnt/f"), "first");
     other.ok("echo second > /mnt/f");
     assert_eq!(one.mountstats().count("DELEGRETURN"), 1);
@@ -31,7 +31,7 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     assert_eq!(one.ok("ls /mnt; cat /mnt/g"), "g\nsecond");
 
     // While one guest holds a write delegation of a file, the mgr must request the size of the file from this guest.
-    // Another guest must still be able to open the file soon.
+    // Another guest must be able to open the file without a long wait.
     one.ok("echo 1234 > /mnt/w; (exec 3<>/mnt/w; echo 123456789 >&3; touch /tmp/held
         until [ -e /tmp/go ]; do usleep 50000; done; exec 3<&-; touch /tmp/gone) &
         until [ -e /tmp/held ]; do usleep 50000; done");

@@ -25,8 +25,8 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(100);
 /// Maximum number of starts of a guest that hangs at its start. A guest sends no request to a server before it is
 /// ready, so only the emulator can cause such a hang.
 pub const STARTS: u32 = 4;
-/// The CPU of the guests. QEMU 7.2 without hardware virtualization corrupts the flags at CMPXCHG16B, which newer
-/// kernels use to allocate memory.
+/// The CPU of the guests. This CPU has no CMPXCHG16B instruction, because QEMU 7.2 without hardware virtualization
+/// corrupts the flags register in this instruction. Newer kernels use the instruction to allocate memory.
 const CPU: &str = "max,-cx16";
 /// Maximum number of guests that run at the same time.
 const GUESTS: usize = 2;

@@ -17,11 +17,11 @@ const SCRIPT: &str = include_str!("handles.pl");
 /// both directories.
 const CLOSED: [&str; 6] =
     ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
-/// Number of bytes before the server's filehandle in a kernel handle: the number and type of the file, and the length
-/// of the filehandle.
+/// Number of bytes before the server's filehandle in a kernel handle: these bytes contain the inode number and type
+/// of the file, and the length of the filehandle.
 const BEFORE: usize = 4 + 4 + 4 + 2;
-/// Offset of the number of the file (eight bytes) in a filehandle of Weir. The number of the export's root directory
-/// follows at offset [`ROOT`].
+/// Offset of the inode number of the file (eight bytes) in a filehandle of Weir. The inode number of the export's
+/// root directory follows at offset [`ROOT`].
 const FILE: usize = 20;
 const ROOT: usize = 28;
 const WEIR_LEN: usize = 52;
@@ -187,23 +187,25 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     }
 }
 
-/// Returns handles of a secret file that the guest never received. One handle is that of a visible file, but with the
-/// number of the secret file. The others have the filehandles that the mgr gives to clients that may see the closed
-/// export or the whole file system.
+/// Returns handles of a secret file that the guest never received. One handle is the handle of a visible file, with
+/// the inode number replaced by that of the secret file. The other handles contain filehandles that the mgr gives to
+/// clients that may see the closed export or the whole file system.
 fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
     let file = secret.file();
     let mut renumbered = seen.weir().to_vec();
     renumbered[FILE..ROOT].copy_from_slice(&file);
     let root_of_all = 1u64.to_be_bytes();
     let of_others = [export.file(), root_of_all].map(|root| genuine(home, seen.weir(), file, root));
-    // The kernel first looks up the inode in its cache, by file number and type. So combine each filehandle both with
-    // the number and type of the visible file, and with those of the secret file.
+    // The kernel first looks up the inode in its cache, by inode number and type. So make two handles of each
+    // filehandle: one with the inode number and type of the visible file, and one with the inode number and type of
+    // the secret file.
     let weir = [renumbered, secret.weir().to_vec()].into_iter().chain(of_others);
     weir.flat_map(|weir| [seen.with(&weir), secret.with(&weir)]).collect()
 }
 
 /// Starts a process in the guest that has the mount and two closed files open, and a closed directory as its current
-/// directory. When the process continues, it uses all of them, and opens the saved handles.
+/// directory. When the test lets the process continue, the process uses the mount, the files and the directory, and
+/// opens the saved handles.
 fn hold(guest: &mut Guest) {
     let work = "cat <&5; cat <&6; cat data large dir/data; ls -l; ls -l ..; cat ../closed/data; \
                 perl /tmp/handles.pl open 7 </tmp/handles";

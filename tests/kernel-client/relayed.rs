@@ -112,8 +112,8 @@ fn captured_messages_are_read_and_written_again() {
     lab.fsck();
 }
 
-/// A script that writes, appends under a lock, renames and reads, until `/tmp/stop` exists. It fails if it reads a byte
-/// other than the one that it wrote.
+/// A script that writes, appends under a lock, renames and reads, until `/tmp/stop` exists. The script fails if it
+/// reads other bytes than it wrote.
 const BUSY: &str = "
 cat > /tmp/busy.sh <<'END'
 me=$1

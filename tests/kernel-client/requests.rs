@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// The port at which nfs-ganesha listens.
 const PORT: u16 = 22_049;
 
-/// The phases of the measurement, each with a name, a preparation that is not counted, a script, and the number of
-/// operations in the script.
+/// The phases of the measurement, each with a name, a preparation script whose requests are not counted, a measured
+/// script, and the number of operations in the measured script.
 const PHASES: [(&str, &str, &str, u64); 6] = [
     ("create", "mkdir d; cd d", "for i in $(seq 100); do : > e$i; done", 100),
     (

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Starts a new file system in `home` with `iods` iods; `options` are additional options for the mgr. Guests reach the
-/// mgr at the port of its proxy, and the iods at their own ports.
+/// Starts a new file system in `home` with `iods` iods; `options` are additional options for the mgr. Guests connect
+/// to the mgr through its proxy, and to the iods without a proxy.
 pub fn start(home: &Path, iods: usize, options: &[&str]) -> Lab {
     start_with_lease(home, iods, 20, options)
 }
@@ -27,8 +27,7 @@ pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64
     start_behind_relays_with_lease(home, iods, 20, options, seed)
 }
 
-/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds; the lease of
-/// [`start_behind_relays`] is 20 seconds.
+/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds instead of 20 seconds.
 pub fn start_behind_relays_with_lease(
     home: &Path,
     iods: usize,
@@ -44,8 +43,8 @@ pub fn start_behind_relays_with_lease(
     (lab, relays)
 }
 
-/// Starts an mgr, and an iod for each pair of ports in `ways`. A pair is the port of the iod's NFS service, and the
-/// port that the iod advertises to guests.
+/// Starts an mgr, and one iod for each pair of ports in `ways`. The first port is that of the iod's NFS service. The
+/// second port is the port that the iod advertises to guests, for example the port of a relay.
 fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)]) -> Lab {
     let lease = lease_secs.to_string();
     let options = [&["--lease-secs", &lease], options].concat();
@@ -100,8 +99,8 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
-/// any free port. Within a process, each call returns a different port, because a port stays free until a server binds
-/// it.
+/// any free port. Each call in a process returns a new port, because a port that an earlier call returned stays free
+/// until a server binds it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;

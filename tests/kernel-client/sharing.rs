@@ -50,8 +50,8 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     other.mount(port, "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
 
-    // A guest without a layout truncates a file of which the other guest has a layout. The mgr must recall the layout.
-    // No byte from before the truncation may reappear.
+    // A guest without a layout truncates a file of which the other guest has a layout. The mgr must recall the
+    // layout, and no truncated byte may reappear.
     let writes = "dd if=/tmp/data of=/mnt/cut bs=1M count=4 conv=notrunc,fsync 2>/dev/null";
     let grows = "dd if=/tmp/data of=/mnt/cut bs=1M seek=2 skip=2 count=1 conv=notrunc,fsync 2>/dev/null";
     hold(&mut one, "/mnt/cut", writes, grows);
@@ -67,8 +67,9 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/cut"), wanted);
     assert_eq!(other.ok("md5sum < /mnt/cut"), wanted);
 
-    // Remove a file that one guest has open: in the first round from the other guest, and in the second round from the
-    // guest that has it open. The file must exist until it is closed, and then its space must be freed.
+    // Remove a file that one guest has open. In the first round, the other guest removes the file; in the second
+    // round, the guest that has the file open removes it. The file must exist until its last close, and then the mgr
+    // must free its space.
     for by_other in [true, false] {
         let says = "head -c 1048576 <&3 | md5sum; echo more >&3; cat <&3 | wc -c";
         hold(&mut one, "/mnt/removed", "cp /tmp/data /mnt/removed; sync", says);

@@ -6,8 +6,9 @@ use crate::servers;
 use crate::sharing::{hold, let_go};
 use rustix::process::Signal;
 
-/// Time limit for a command that waits for state of a guest that has stopped replying. It covers the lease and the time
-/// until the waiting kernel tries again; kernels request a lock every 30 seconds.
+/// Time limit for a command that waits for state of a guest that has stopped replying. The limit covers the lease,
+/// and the time until the kernel of the waiting guest tries again: a kernel that waits for a lock requests the lock
+/// every 30 seconds.
 const BOUND: &str = "timeout -s KILL 90";
 
 /// A script that appends copies of `/tmp/data` to `/mnt/out` with direct I/O, and to `/mnt/cached` through the page
@@ -80,8 +81,8 @@ fn a_guest_that_receives_no_recall_does_not_block_another_guest() {
     one.mount(relays[0].port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
-    // In the first round, the guest has a delegation, which the mgr recalls before the layout. In the second round, the
-    // mgr grants no delegation, because the other guest has the file open.
+    // In the first round, guest `one` has a delegation of the file, which the mgr recalls before the layout. In the
+    // second round, the mgr grants no delegation, because guest `other` has the file open too.
     for shared in [false, true] {
         other.ok(if shared { ": > /mnt/f; (exec 4</mnt/f; touch /tmp/open; until [ -e /tmp/go ]; do usleep 50000; done) >/dev/null 2>&1 & until [ -e /tmp/open ]; do usleep 50000; done" } else { ":" });
         let writes = "dd if=/tmp/data of=/mnt/f bs=1M conv=notrunc,fsync 2>/dev/null";

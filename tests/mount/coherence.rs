@@ -137,8 +137,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
             let mut mine = pair.open(1 - who, &name);
             for len in 1..4 {
                 theirs.write_all(b"x").unwrap();
-                // With write-back caching, do not use `lseek`: the kernel answers `lseek` from the file size that it
-                // has cached itself (docs/SEMANTICS.md).
+                // With write-back caching, do not use `lseek`: the kernel answers `lseek` from its cached file size,
+                // which may be out of date (docs/SEMANTICS.md).
                 if round % 4 < 2 || pair.name.starts_with("writeback") {
                     assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
                 } else {
@@ -168,8 +168,8 @@ fn a_listing_shows_what_another_mount_has_written_so_far() {
     });
 }
 
-/// Opens files like MPI-IO: one process creates and closes a file, and then all processes open it at the same time. So
-/// the mgr recalls delegations and layouts that the close of the first process is returning.
+/// Opens files as MPI-IO does: one process creates and closes a file, and then all processes open the file at the
+/// same time. So the mgr recalls delegations and layouts while the mount returns them because of the first close.
 #[test]
 fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
     with_pairs(|pair| {
@@ -246,7 +246,8 @@ fn concurrent_writes_of_adjacent_records_lose_no_byte() {
 }
 
 /// Several threads write different records to the same range of a file at the same time. Each byte of a record also
-/// occurs in another record, at the same offset. At the end, the file must contain one whole record.
+/// occurs in another record, at the same offset. After all writes, the range must contain exactly one of the written
+/// records.
 #[test]
 fn one_of_several_concurrent_writes_remains_as_a_whole() {
     // Any two records have some equal bytes, and no mixture of two records equals any of the four records.

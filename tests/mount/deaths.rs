@@ -76,9 +76,9 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
     two.unmount();
 }
 
-/// The environment variable that turns a process of this test binary into a writer. Only the writer process has the
-/// file open. Otherwise, each child process of the tests inherits the descriptor and closes it at `execve`. Such a
-/// close waits for the servers.
+/// The environment variable that turns a process of this test binary into a writer. A separate process has the file
+/// open, because child processes of the tests would inherit a descriptor of the test process and close it at
+/// `execve`. Such a close would wait for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
 /// The main function of the writer process, which does nothing unless the environment variable `WRITER` is set. This is
@@ -219,8 +219,8 @@ fn unsynced_name_changes_survive_killed_processes() {
     succeed(Command::new(WEIR).args(["fsck", &cluster.url]));
 }
 
-/// While a process has the FUSE device open, the kernel does not end the connection. In practice, an unkillable thread
-/// of the killed process has it open. In this test, the test process has it open.
+/// While a process has the FUSE device open, the kernel does not end the connection. In practice, an unkillable
+/// thread of the killed mount process has the device open. In this test, the test process has the device open.
 #[test]
 fn a_killed_mount_ends_although_its_device_stays_open() {
     if !can_mount() {
@@ -238,15 +238,15 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    // The mount must start a new guard after a guard was killed. A guard must block SIGTERM, which an administrator may
-    // send to all processes without meaning the guard.
+    // The mount must start a new guard after a guard was killed. A guard must block SIGTERM, because an administrator
+    // who sends SIGTERM to all `weir` processes does not want to end the guard.
     let first = guard_of(place.daemon());
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
     // The kernel does not detect at once that the process of the mount is dead, and still sends a request to this
-    // process. This request must fail when the guard aborts the connection.
+    // process. This request must fail when the guard process aborts the FUSE connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();
     }

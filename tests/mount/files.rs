@@ -320,8 +320,8 @@ fn all_programs_on_a_mount_see_the_written_length_at_once() {
     }
 }
 
-/// Caches the attributes of a file in the kernel, changes the file, and then reads its attributes with the creation
-/// time. The attributes must show the change.
+/// Caches the attributes of a file in the kernel, changes the file, and then reads all its attributes, including the
+/// creation time, with statx(2). The attributes must show the change.
 #[test]
 fn attributes_from_before_a_change_are_not_reported_again() {
     let Some((_dir, cluster, place)) = mounted(&[]) else { return };
@@ -394,8 +394,8 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     place.unmount();
 }
 
-/// Searches for data while the mgr still gathers short writes. The client requests the data ranges from the iods, but
-/// must also find the gathered bytes.
+/// Searches for data while the mgr still gathers short writes. The client asks only the iods for data ranges, but
+/// must also find the bytes that the mgr has gathered.
 fn seeks_short_writes(place: &TestMount) {
     let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
     for at in [1, 5, 4096, 100_000] {

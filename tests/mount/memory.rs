@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// Upper limit of the memory of a process in bytes. It is more than all configured windows, caches and buffers use
 /// together.
 const BOUND: u64 = 400 << 20;
-/// Permitted growth of the memory of a process in bytes, because an allocator holds different amounts of free memory at
-/// different times.
+/// Growth of the memory use of a process, in bytes, that the tests accept. The memory use varies, because the
+/// allocator keeps different amounts of free memory at different times.
 const GROWTH: u64 = 32 << 20;
 
 /// The memory of a process: its current resident set size, and the maximum of its resident set size.

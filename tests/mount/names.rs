@@ -96,8 +96,9 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// After ESTALE, the kernel repeats a path walk only once. The file that the second walk finds may also lose its name
-/// before the open, so the mgr must keep this file long enough.
+/// After ESTALE, the kernel repeats a path walk only once. Another client may also replace the file that the second
+/// walk finds before the kernel opens it. So the mgr must keep a replaced file until the kernel has had time to open
+/// it.
 #[test]
 fn a_name_that_another_mount_replaces_constantly_can_be_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -285,8 +286,8 @@ fn operations_reach_a_directory_that_was_removed_and_recreated() {
     work_in_a_replaced_directory(look_at_name, make_again);
 }
 
-/// The kernel revalidates a cached name after a while. In this test, it must revalidate the names in the directory, but
-/// not the directory, which it has just looked up.
+/// The kernel revalidates (looks up again) a cached name after a while. In this test, the time has come for the names
+/// in the directory, but not for the directory itself, which the kernel has just looked up.
 #[test]
 fn old_cached_names_are_not_used_after_their_directory_is_swapped() {
     let known = |dir: &Path| {
@@ -553,8 +554,8 @@ fn concurrent_removals_of_one_tree_report_no_stale_handle() {
     two.unmount();
 }
 
-/// `rm -r` opens one directory after another with equal arguments: the descriptor has the same number, and the name is
-/// at the same address. The mount must not mistake the second call for a repetition of the first call.
+/// `rm -r` opens one directory after another with the same arguments of `openat`: the same descriptor number, and the
+/// same address of the name. The mount must not mistake the second `openat` for a repetition of the first one.
 #[test]
 fn the_same_call_on_another_directory_is_walked_again() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -580,8 +581,8 @@ fn the_same_call_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// Two `rm -r` processes remove one tree while a third program works in the directory. The test itself makes the calls
-/// of all three, in a fixed order.
+/// Two `rm -r` processes remove one tree while a third program works in the directory. The test itself makes the
+/// system calls of all three programs, in a fixed order.
 #[test]
 fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

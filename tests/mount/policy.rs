@@ -61,7 +61,8 @@ fn the_policy_of_a_directory_applies_to_its_files_on_all_mounts() {
 }
 
 /// Gives this thread a descriptor table of its own. Otherwise, child processes of other tests inherit its descriptors
-/// and close them at any time. Each such close makes the mount send all gathered bytes of the file.
+/// and close them at any time. Each such close makes the mount send the gathered writes of the file, which would
+/// disturb the test.
 fn unshare_descriptor_table() {
     // SAFETY: no other thread uses a descriptor of this thread, and this thread uses no descriptor of another thread.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();

@@ -62,8 +62,8 @@ fn all_tests_pass_over_io_uring() {
     let Some(_switched) = Switched::on() else { return };
     let mut again = Command::new(std::env::current_exe().unwrap());
     if !full() {
-        // Skip tests that do not depend on the transport: requests on names, memory use except for the buffers of the
-        // rings, and the coherence of several mounts, whose notifications to the kernel use the device anyway.
+        // Skip tests whose results do not depend on the transport: tests of names, tests of memory use, and tests of
+        // the coherence of several mounts. Notifications to the kernel use the device with both transports.
         again.args(["--skip", "memory::", "--skip", "names::", "--skip", "coherence::"]);
     }
     rerun_passes(again.env(TRANSPORT, "uring"));
@@ -93,8 +93,8 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Start many processes that wait for the lock of one file. The request of each process occupies an entry in the
-    // queue of the processor on which the process runs.
+    // Start many processes that wait for the lock of one file. The lock request of each process occupies an entry in
+    // the io_uring queue of the processor on which the process runs.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {

@@ -1,6 +1,6 @@
 //! A mount in the process of its cluster (`weir up --mount`), alone and together with a mount in a process of its own.
 //!
-//! A mount in the process of the cluster calls its mgr without a socket.
+//! A mount in the process of a cluster calls the mgr of this cluster without a socket.
 
 use crate::cluster::{Cluster, WEIR, own_address, signal, succeed};
 use crate::test_mount::{TestMount, can_mount, options};

@@ -102,8 +102,8 @@ fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     two.unmount();
 }
 
-/// A program only reads a file that it has open, while the other mount extends or truncates the file. The program must
-/// then find the current end of the file, on the direct path and on the mgr path.
+/// A program only reads a file that it has open, while the other mount extends or truncates the file. After each
+/// change, the program must find the current end of the file, on the direct path and on the mgr path.
 #[test]
 fn a_reader_finds_the_end_that_another_mount_has_made() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -195,8 +195,8 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // A write to the name creates a new file, or truncates the file that has the name now. The write must not
-            // change the bytes of the old file.
+            // Writing a file by its name creates a new file, or truncates the file that has the name now. This must
+            // not change the bytes of the removed file, which the test still has open.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
@@ -398,8 +398,8 @@ fn a_killed_process_does_not_wait_for_servers() {
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
     let place = TestMount::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
-    // Before the fatal signal, send a signal that the program handles. After such a signal, the kernel does not report
-    // further signals to the mount.
+    // Before the fatal signal, send a signal that the program handles. The kernel reports (FUSE INTERRUPT) only the
+    // first signal during a request to the mount, so the mount does not learn of the fatal signal.
     let script = r#"
         $SIG{USR1} = sub { };
         open(my $file, "<", shift) or die $!;
@@ -510,11 +510,11 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));
     assert_eq!(fs::read(two.at("f")).unwrap(), b"written under it");
-    // `fs::read` has opened and closed the file on the second mount in this process. By POSIX, this close has released
-    // the lock of `others`.
+    // `fs::read` has opened and closed the file on the second mount in this process. By POSIX, this close has
+    // released the lock that this process had on the second mount (through `others`).
     assert!(lock(&first) && !lock(&others));
-    // When the process closes any descriptor of the file, the lock of the process must be released, even if the
-    // descriptor is open only for reading.
+    // When a process closes any descriptor of the file, the mount must release the POSIX locks of this process on the
+    // file, even if the descriptor was open only for reading.
     drop(File::open(one.at("f")).unwrap());
     assert!(lock(&others) && !lock(&first));
     drop((first, second, others));
@@ -526,8 +526,8 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
 fn ofd_locks_end_only_when_their_own_open_is_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"").unwrap();
-    // F_OFD_SETLK is 37 and F_WRLCK is 1; the lock covers the whole file. `close` does not wait for RELEASE, so the
-    // mount may release the locks of the closed file a moment later.
+    // In the script, 37 is F_OFD_SETLK and 1 is F_WRLCK; the lock covers the whole file. `close` does not wait for
+    // RELEASE, so the mount may release the locks of the closed file shortly after `close` has returned.
     let script = r#"
         my ($here, $there) = @ARGV;
         sub file { open(my $file, "+<", shift) or die $!; $file }
@@ -547,8 +547,8 @@ fn ofd_locks_end_only_when_their_own_open_is_closed() {
     two.unmount();
 }
 
-/// A program has a directory open that another mount removes. The directory must then be empty for the program, as in a
-/// local file system.
+/// A program on one mount has a directory open, and the other mount removes the directory. The program must then read
+/// an empty directory, as in a local file system.
 #[test]
 fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

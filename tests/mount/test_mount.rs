@@ -95,8 +95,8 @@ impl TestMount {
         rustix::process::Pid::from_raw(pid).unwrap()
     }
 
-    /// Unmounts the file system, which must succeed. Tries again while the mount is busy. A new process that another
-    /// test starts may still have the open files of this process, until it calls `execve`.
+    /// Unmounts the file system, which must succeed. Tries again while the mount is busy. A child process that
+    /// another test has just started still has the open files of this process, until the child calls `execve`.
     pub fn unmount(self) {
         let umount = || Command::new(WEIR).arg("umount").arg(&self.dir).output().unwrap();
         let mut done = umount();

@@ -28,8 +28,8 @@ fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount; 2])> {
     Some((dir, cluster, places))
 }
 
-/// Data written with O_DSYNC must survive the death of the mount, also while the mount writes synchronously because
-/// another mount has a file open.
+/// Data written with O_DSYNC must survive the death of the mount, even if the mount does not use write-back caching
+/// for another file at that time, because a second mount has that other file open.
 #[test]
 fn data_written_with_o_dsync_outlives_the_mount() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
@@ -62,15 +62,16 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn the_other_tests_pass_with_write_back_caching() {
-    // The transports do not depend on write-back caching. So the short form tests each transport and write-back caching
-    // only once, not in all combinations.
+    // The transports do not depend on write-back caching. So, without `WEIR_TEST_SCALE=full`, run the tests with
+    // write-back caching only over the default transport.
     let with_a_transport = std::env::var_os(TRANSPORT).is_some();
     if cannot() || (with_a_transport && !full()) {
         return;
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    // Skip two tests. One test checks the path of each write, which write-back caching changes. The other test reads a
-    // file of a killed mount, and with write-back caching must wait for the lease of this mount.
+    // Skip two tests. One test checks which path each write takes, which write-back caching changes. The other test
+    // reads a file that a killed mount had open; with write-back caching, this read waits until the lease of the
+    // killed mount expires.
     again.args([
         "files::",
         "sharing::",
@@ -139,8 +140,8 @@ fn an_open_on_another_mount_sees_written_back_data() {
     file.write_all_at(&[7; 10_000], 0).unwrap();
     // The other mount must see the written bytes, although the program has neither synced nor closed the file.
     assert_eq!(fs::metadata(two.at("f")).unwrap().len(), 10_000);
-    // After the other mount has used the file, the mount must send unsynced bytes after a while, like a mount without
-    // write-back caching.
+    // After the second mount has used the file, the first mount must send unsynced bytes after a while, as a mount
+    // without write-back caching does.
     file.write_all_at(&[8; 10_000], 10_000).unwrap();
     soon("bytes and length", || fs::metadata(two.at("f")).unwrap().len() == 20_000);
     assert!(fs::read(two.at("f")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
@@ -159,8 +160,8 @@ fn an_open_on_another_mount_sees_written_back_data() {
     two.unmount();
 }
 
-/// The kernel may write pages back through any open of the file. In this test, it uses the newest open, not the open
-/// through which the program has written.
+/// The kernel may write pages back through any open of the file. In this test, the kernel uses the newest open of the
+/// file, not the open through which the program wrote.
 #[test]
 fn close_makes_pages_durable_whichever_open_writes_them_back() {
     let Some((dir, cluster, [one, two])) = two(&[]) else { return };
@@ -186,8 +187,8 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     }
     drop(kept);
     std::mem::forget(one);
-    // Mount the file system again at the mount point of the killed mount. Until then, other mounts have to wait for
-    // files that the killed mount had open.
+    // Mount the file system again at the mount point of the killed mount. Until this new mount exists, other mounts
+    // have to wait for files that the killed mount had open.
     let again = TestMount::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
@@ -433,8 +434,8 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
     two.unmount();
 }
 
-/// The kernel sends the times of a renamed file some time after the rename. By then, the file may be removed, or
-/// another mount may have written to it.
+/// With write-back caching, the kernel sends the new times of a renamed file some time after the rename. Before that,
+/// another mount may remove the file or write to it.
 #[test]
 fn late_time_updates_from_the_kernel_do_no_harm() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };

@@ -16,7 +16,8 @@ use std::process::{Command, Stdio};
 
 /// The RFCs with an XDR description; each description may use the definitions of the RFCs before it in this list.
 ///
-/// RFC 7863 describes NFSv4.0, 4.1 and 4.2 completely, so RFC 5662 (NFSv4.1) would add no name.
+/// RFC 7863 describes NFSv4.0, 4.1 and 4.2 completely, so the description in RFC 5662 (NFSv4.1) would add no
+/// definition.
 const RFCS: [u32; 3] = [7863, 8276, 8435];
 
 /// Options of `cargo xtask xdr`.

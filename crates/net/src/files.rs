@@ -1,5 +1,5 @@
-//! Permissions of the files of daemons: only the owner may read and write them, whatever the umask. Other users may
-//! only reach sockets.
+//! Permissions of the files of daemons: only the owner may read and write these files, whatever the umask. Other
+//! users may only connect to sockets.
 //!
 //! A metadata store contains the content of small files, all names, and the secret of the directory cookies. An object
 //! store contains the content of all other files.

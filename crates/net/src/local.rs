@@ -1,7 +1,7 @@
 //! A check whether a Unix socket belongs to a trusted user, for sockets whose path a peer has sent.
 //!
 //! A malicious peer could send the path of any socket on this machine. The client would then trust the process behind
-//! that socket as it trusts the peer. Even a connect that sends no data may start a service (socket activation). So
+//! that socket as it trusts the peer. Even a connect(2) without any data may start a service (socket activation). So
 //! both the socket and the listening process must belong to root or to the user of this process. For other sockets,
 //! callers use the TCP address of the peer.
 

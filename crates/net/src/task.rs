@@ -201,8 +201,8 @@ impl Begun {
 
 impl Wake for Begun {
     fn wake(self: Arc<Self>) {
-        // After the move into the runtime, the runtime polls the task with a waker of its own. So only the first wakeup
-        // of this waker has an effect.
+        // The first wakeup moves the task into the tokio runtime, which then polls the task with a waker of its own.
+        // Further wakeups of this waker have no effect.
         if !self.moved.swap(true, Relaxed) {
             self.handle.clone().spawn(std::future::poll_fn(move |context| self.poll(context)));
         }

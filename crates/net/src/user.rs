@@ -9,8 +9,8 @@ pub struct User {
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// Supplementary group ids. The list is empty for the superuser, who needs no groups, and if this process cannot
-    /// determine the groups.
+    /// Supplementary group ids. The list is empty for the superuser, who needs no groups. The list is also empty if
+    /// this process cannot determine the groups of the user.
     pub groups: Vec<u32>,
 }
 
@@ -30,8 +30,9 @@ impl User {
     }
 }
 
-/// Returns the supplementary groups of a process; `None` if the process does not run as user `uid`. If another
-/// process has reused the process id, that process also runs as user `uid`, so its groups are acceptable.
+/// Returns the supplementary groups of a process; `None` if the process does not run as user `uid`. Another process
+/// of user `uid` may have reused the process id. The groups of that process are acceptable too, because the user is
+/// the same.
 fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     parse(&status, uid)

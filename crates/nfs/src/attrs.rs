@@ -263,8 +263,8 @@ pub const FATTR4_WEIR_SETTLED: u32 = 123;
 /// before the RENAME. Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_RENAMING: u32 = 124;
 
-/// READDIR attribute: whether another client writes the file, so that size and times of the entry may be out of date. A
-/// GETATTR returns current values. Weir's own attribute; no standard defines it.
+/// READDIR attribute: whether another client writes the file, so that the size and the times in the directory entry
+/// may be out of date. A GETATTR of the file returns current values. Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_WRITER: u32 = 125;
 
 /// Weir's own attributes, which no standard defines. The server sends them only to clients that request them.

@@ -41,8 +41,8 @@ pub struct Place {
     pub root: FileId,
     /// The index of the export terms that apply to this caller, in the file system's list of terms.
     pub terms: u16,
-    /// The version of the list of exports when the client reached the file. Since then, the file may have become part
-    /// of a newer export below this export.
+    /// The version of the list of exports when the client looked up the file. If the list has changed since then, the
+    /// file may now belong to another export, whose root directory is below the root of this export.
     pub epoch: u32,
 }
 

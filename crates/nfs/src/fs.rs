@@ -30,8 +30,9 @@ pub struct Ctx {
     /// The current filehandle as the client sent it. A data server reads the client's rights from this filehandle.
     /// Empty on other servers.
     pub handle: Bytes,
-    /// Whether the server may reply before a change of names, attributes or inline data is durable. The client then
-    /// calls [`FileSystem::settle`] when a program asks for durability ([`SOON`]).
+    /// Whether the server may reply before a change of names, attributes or inline data is durable. The client
+    /// permits this with the COMPOUND tag [`SOON`]. When a program asks for durability, the client sends a request
+    /// for which the server calls [`FileSystem::settle`].
     pub soon: bool,
 }
 
@@ -280,7 +281,7 @@ pub struct LayoutAsk {
     pub kind: u32,
     /// The requested iomode.
     pub iomode: Iomode,
-    /// Whether the client has the file open for reading. An open for writing only gives no right to read, not even
+    /// Whether the client has the file open for reading. An open only for writing gives no right to read, not even
     /// under a layout for reading and writing.
     pub readable: bool,
     /// The requested byte range. Length `u64::MAX` reaches to the end of the file, even if the file grows.
@@ -316,8 +317,9 @@ pub enum LayoutGone {
         /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
-    /// The layout ended and needs no fence: the client closed the file, answered a recall with
-    /// NFS4ERR_NOMATCHING_LAYOUT, or restarted with a layout for reading only; or the server freed the file.
+    /// The layout ended and needs no fence. There are four cases: the client closed the file; the client answered a
+    /// recall with NFS4ERR_NOMATCHING_LAYOUT; the client restarted and the layout was only for reading; the server
+    /// freed the file.
     Forgotten,
     /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
     /// under it.
@@ -405,8 +407,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Returns the current position (export) of a file. `place` is the position from a filehandle that the client got
-    /// before the list of exports changed ([`Place::epoch`]).
+    /// Returns the position (export) of a file by the current list of exports. `place` is the position in a
+    /// filehandle that the client may have got before the list of exports changed ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
@@ -432,15 +434,16 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
-    /// the iods, so the server makes the call only if a client requests `space_used`. If an iod does not reply soon,
-    /// the attribute of files on this iod stays unchanged.
+    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) in `_files` for each file that may have holes. The
+    /// call queries the iods, so the server makes the call only if a client requests `space_used`. If an iod does not
+    /// reply soon, the attribute of files on this iod stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Changes attributes and returns all attributes after the change. `opened` means that the caller holds the file
-    /// open for writing, so the caller may set the size even if the mode of the file does not permit writing.
+    /// Changes attributes of a file, and returns all its attributes after the change. `opened` means that the caller
+    /// holds the file open for writing, so the caller may set the size even if the mode of the file does not permit
+    /// writing.
     fn setattr(
         &self,
         ctx: &Ctx,
@@ -488,8 +491,9 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. But if the
-    /// function `ends` returns true for this file, the call frees the file at once, as [`FileSystem::reap`] does.
+    /// Removes a name of a file, or an empty directory. If a file loses its last name and the function `ends` returns
+    /// true for the file, the call frees the file at once, as [`FileSystem::reap`] does. Otherwise the file without a
+    /// name becomes an orphan.
     fn remove(
         &self,
         ctx: &Ctx,
@@ -542,12 +546,12 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Makes unstable writes of a range durable, and returns the write verifier. If the verifier of an earlier write
-    /// differs, that write may be lost (RFC 8881 §18.3).
+    /// Makes unstable writes of a range durable, and returns the write verifier. If this verifier differs from the
+    /// verifier that an unstable write returned, the written data may be lost (RFC 8881 §18.3).
     fn commit(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<Verifier>> + Send;
 
-    /// Frees the inode and the bytes of an orphan that no client has open. The server calls this at most once for each
-    /// orphan, possibly long after the removal.
+    /// Frees the inode and the bytes of an orphan that no client has open. The server calls this at most once for
+    /// each orphan, possibly long after the file lost its last name.
     fn reap(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<()>> + Send;
 
     /// Informs the file system that a client is about to release a byte-range lock. The next lock holder must see the
@@ -586,8 +590,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// if the attribute does not exist.
     fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
-    /// Returns the first offset at or after `offset` with data or with a hole, as `what` says. `NxIo` if `offset` is at
-    /// or beyond the end of the file, or if no data follows.
+    /// Returns the first offset at or after `offset` where the file has data or a hole; `what` says which of the two.
+    /// `NxIo` if `offset` is at or beyond the end of the file, or if no data follows.
     fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content)
     -> impl Future<Output = Result<SeekOut>> + Send;
 
@@ -623,7 +627,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 
     /// Informs the file system that `client` no longer holds a layout of this range and iomode. `client` may differ
-    /// from `ctx.client`, because a request of another client can cause the end of the layout.
+    /// from `ctx.client`, because a request of another client can make the server revoke the layout.
     fn layout_gone(
         &self,
         ctx: &Ctx,

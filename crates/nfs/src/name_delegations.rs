@@ -2,8 +2,8 @@
 //! 8881 §10.9.
 
 /// A bit of `gdda_notification_types` (GET_DIR_DELEGATION) that RFC 8881 §20.4 leaves unused. Weir's client sets this
-/// bit to declare that the client's own changes of a directory neither end the client's delegation nor cause
-/// notifications.
+/// bit to declare that it expects Weir's rule: its own changes of a directory neither end its delegation of the
+/// directory nor cause notifications.
 pub const OWN_CHANGES: u32 = 127;
 
 /// How long a client may rely on a directory delegation after it sent the last request to which the server replied. If

@@ -72,9 +72,9 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that `state` no longer contains, but whose end the file system is still processing, for example by
-    /// fencing the former holder. Until the file system has finished, these layouts count as held. Lock order: after
-    /// `state`.
+    /// Returned and revoked layouts that `state` no longer contains, but that the file system is still processing,
+    /// for example by fencing the former holder. Until the file system has finished, these layouts count as held.
+    /// Lock order: after `state`.
     ending_layouts: Mutex<HashMap<FileId, EndingLayouts>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -182,15 +182,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
-            // A client may have got a delegation of the orphan after the rename. Recall this delegation, because a
-            // delegation keeps the orphan allocated.
+            // A client may have got a delegation of this replaced file after the rename. Recall the delegation,
+            // because the server does not free a file with a delegation.
             self.recall_late(&ctx, file, None).await;
             self.orphaned(&ctx, file).await;
         }
     }
 
-    /// Changes the state tables, and removes the effects ([`Effect`]) of the change from the tables under the same
-    /// lock. So exactly the request that caused the effects carries out the effects.
+    /// Changes the state tables, and takes the effects ([`Effect`]) of the change from the tables before it releases
+    /// their lock. So each request carries out exactly the effects that this request caused.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -276,8 +276,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Carries out, in order, the effects of a change of the state tables ([`Effect`]), and then the further effects
-    /// that these actions cause. Returns the first failure to store or delete a client record, because the request must
-    /// then fail too. Logs every failure.
+    /// that these actions cause. Returns the first failure to store or delete a client record, because the request
+    /// that caused the change must then fail too. Logs every failure.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
@@ -396,22 +396,22 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.orphans).insert(file);
     }
 
-    /// Returns whether the file system is freeing a file. OPEN must check this after it has recorded its open, because
-    /// attributes that the file system returned earlier may be out of date.
+    /// Returns whether the file system is freeing a file. OPEN must check this after it has recorded its open,
+    /// because a removal may have begun to free the file after OPEN read the attributes of the file.
     fn is_reaping(&self, file: FileId) -> bool {
         lock(&self.reaping).contains_key(&file)
     }
 
     /// Frees a file that has had no name since before this start of the server: immediately if no client has the file
-    /// open, otherwise at its last CLOSE.
+    /// open, otherwise at the last CLOSE of the file.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the grace
-    /// period. An orphan in `lingering` also stays. The orphan scan at the end of the grace period frees the remaining
-    /// orphans.
+    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the
+    /// grace period. Also keeps an orphan in `lingering`, whose last name a rename has just replaced. The scan for
+    /// orphans at the end of the grace period frees the orphans that this function keeps because of the grace period.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
@@ -489,8 +489,8 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
     /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
     /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So an OPEN by
-        // name is either visible in `state` or still counted in `opening`, while this lock is held.
+        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So, while this
+        // function holds this lock, an OPEN by name is either recorded in `state` or still counted in `opening`.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;

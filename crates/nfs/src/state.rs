@@ -110,8 +110,9 @@ pub enum Gone {
     /// The client no longer uses the layout: the client closed the file, or answered a recall with NOMATCHING_LAYOUT.
     /// No fence is needed.
     Forgotten,
-    /// The holder has restarted under a new client record. Writes of its previous incarnation may still be in flight,
-    /// so the server must fence the layouts for writing of that incarnation. Layouts for reading need no fence.
+    /// The layout holder has restarted under a new client record. Writes from before its restart may still be in
+    /// flight, so the server must fence the layouts for writing from before the restart. Layouts for reading need no
+    /// fence.
     Restarted,
     /// The server revoked the layout. The holder may still use the layout, so the server must fence the holder from the
     /// data servers.
@@ -283,8 +284,8 @@ impl State {
     }
 
     /// Returns whether the server must refuse an open, a lock or other new state to a client, because the clients at
-    /// its address have used up their share of the limit. `all` is the number of entries of this kind of all clients,
-    /// at most `max`.
+    /// its address have used up their share of the limit. `all` is the number of entries (for example opens) that all
+    /// clients together have, at most `max`.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,

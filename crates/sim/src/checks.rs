@@ -56,8 +56,8 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
     Ok(())
 }
 
-/// Returns a description of the client state and the pending work that the mgr still has after the last client has
-/// ended. The list must be empty.
+/// Returns one description for each kind of client state or pending work that the mgr still has after the last client
+/// has ended. The returned list must be empty.
 fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     let cluster = cluster.borrow();
     let Some(status) = cluster.mgr.status() else { return vec!["the mgr does not serve".into()] };

@@ -324,9 +324,9 @@ impl<'a> Faults<'a> {
         let had_errors = cluster.iods[iod].set_faults(DiskFaults::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
-            // After the sync of an object has failed, an iod returns errors for this object until the iod restarts. So
-            // restart the iod, as an operator does. If the iod's file system has failed, cut the power of the host
-            // instead, because the operator must mount the file system again.
+            // After a failed fsync of an object's file, the iod returns errors for this object until the iod
+            // restarts. So restart the iod, as an operator does. If the iod's file system has failed, cut the power
+            // of the host instead, because the operator must mount the file system again.
             cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));
@@ -354,8 +354,8 @@ impl<'a> Faults<'a> {
             self.iod_well(iod);
         }
         self.cluster.borrow().net.set_conditions(self.plan.conditions);
-        // A disk with a planned failure may not have failed yet. Cut the power of its host now, so that the failure
-        // cannot disturb the final checks.
+        // A planned disk failure may not have happened yet. Cut the power of the disk's host now, which cancels the
+        // failure, so that the disk does not fail during the final checks.
         let (mgr_dying, iods_dying) = {
             let cluster = self.cluster.borrow();
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())

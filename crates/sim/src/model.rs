@@ -2,10 +2,11 @@
 //!
 //! The rules follow from `docs/SEMANTICS.md`.
 //!
-//! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
-//! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
-//! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
-//! runs without faults, clients are coherent: every mount must see a change as soon as the change has returned.
+//! A change is *definite* for a reader if the promises say that the reader sees the change. The reader sees a change
+//! if the call that made the change returned on the reader's own mount before the read began, or if the change was
+//! durable before the reader opened the file. Change A is *behind* a later change B if, before B began, A was durable
+//! or had returned through the mount of B. In runs without faults, clients are coherent: every mount must see a
+//! change as soon as the change has returned.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
 //! or if it was not durable when its client was killed. A doubtful change may be visible or not, at any later time.
@@ -115,9 +116,9 @@ pub struct Model {
     /// Whether clients are coherent during the whole run. This holds if the plan has no faults.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Wrong reads that a failed change may still explain: the reading client had changes of the file that were not
-    /// durable. Each entry lists these changes. The read is a violation unless the client later learns that one of
-    /// these changes has failed.
+    /// Reads that returned a wrong result while the reading client had changes of the file that were not durable.
+    /// Each entry lists these changes. If the client later learns that one of these changes has failed, this failure
+    /// explains the read. Otherwise, the read is a violation.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
     /// Descriptions of all violations of the promises that the model has found.
     pub failures: Vec<String>,
@@ -234,8 +235,8 @@ impl Model {
         }
     }
 
-    /// Records a read that returned a wrong result. The read is a violation, unless a change that the reader's own
-    /// client made, and that is not durable yet, fails later.
+    /// Records a read that returned a wrong result. The read is a violation, unless a change of the file by the same
+    /// client, which is not durable yet, fails later.
     fn suspect(&mut self, file: FileId, reader: Reader, what: String) {
         let open = |c: &&Change| c.client == reader.client && c.durable.is_none() && !c.doubtful;
         let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -248,8 +249,8 @@ impl Model {
         }
     }
 
-    /// Evaluates the wrong reads in `suspicions` at the end of the run. No further change can fail, so every such read
-    /// without a failed change is a violation.
+    /// Judges the wrong reads in `suspicions` at the end of the run, when no further change can fail. Every wrong
+    /// read that no failed change explains is a violation.
     pub fn judge(&mut self) {
         for (file, what, open) in std::mem::take(&mut self.suspicions) {
             let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -261,8 +262,8 @@ impl Model {
 }
 
 impl FileModel {
-    /// Returns each truncation that may be the latest truncation that the reader sees. `None` in the list means that
-    /// the reader may see no truncation.
+    /// Returns the candidates for the latest truncation that the reader sees. `None` in the list means that the
+    /// reader may see no truncation at all.
     fn last_cuts(&self, reader: Reader) -> Vec<Option<&Change>> {
         let cuts: Vec<&Change> = self.changes.iter().filter(|change| change.is_cut()).collect();
         let definite: Vec<&&Change> = cuts.iter().filter(|cut| cut.is_definite(reader)).collect();

@@ -4,9 +4,9 @@
 //! answer leaves the effect unknown, it takes effect at any later moment or never. So the checker finds no order if an
 //! operation took effect twice, or if it took effect and its answer says that it did not.
 //!
-//! `docs/SEMANTICS.md` allows two exceptions. First, an mgr that dies before it answers a creation forgets the request,
-//! and the client creates the file again. If another client has renamed or removed the first file before the second
-//! creation, the client has created two files.
+//! `docs/SEMANTICS.md` allows two exceptions. First, an mgr that dies before it answers a creation forgets that it
+//! executed the request, and the client creates the file again. If another client has renamed or removed the first
+//! file before the second creation, the client has created two files.
 //!
 //! Second, a power loss of the mgr's host may lose a file that was created without waiting for durability. The file is
 //! safe after a sync or close of the file, or after a later durable creation or removal in its directory.
@@ -70,8 +70,8 @@ pub struct Operation {
     pub reply: NameReply,
     /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
-    /// The point, in the order of events, at which a sync or close confirmed that the created file is durable; `None`
-    /// if no sync or close did.
+    /// The time, as a position in the sequence of all events of the run, at which a sync or close confirmed that the
+    /// created file is durable; `None` if no sync or close did.
     pub kept: Option<Moment>,
 }
 
@@ -92,8 +92,8 @@ impl Operation {
 /// First of the numbers that the checker gives to files whose real number no client has received.
 const UNREPORTED: u64 = 1 << 63;
 
-/// The names in a directory, each with the number of its file. The file has a number from [`UNREPORTED`] on if the
-/// answer to its creation was lost.
+/// The names in a directory, each with the number of its file. A file whose creation got no answer has a number of
+/// [`UNREPORTED`] or more.
 type State = BTreeMap<u8, u64>;
 
 fn same(here: u64, told: u64) -> bool {
@@ -185,8 +185,8 @@ pub enum Search {
 /// event with an answer happens once; an event without an answer happens once or never.
 struct Part {
     operation: Operation,
-    /// Set for the first of two executions of one creation: the mgr executed the creation, and died before it answered.
-    /// The value is the index of the second execution, which was answered.
+    /// Set for the first of two executions of one creation: the mgr executed the creation, and died before it
+    /// answered. The value is the index of the second execution, to which the mgr sent an answer.
     again: Option<usize>,
     /// Set for the loss of a created file. The value is the index of the creation.
     lost: Option<usize>,
@@ -276,8 +276,8 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // An execution of a request before the death of the mgr, or the loss of a file in a power loss, must precede
-        // every request to the restarted mgr. One power loss may lose several files.
+        // Two kinds of events must precede every request to the restarted mgr: an execution of a request before the
+        // death of the mgr, and the loss of a file in a power loss. One power loss may lose several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
@@ -299,7 +299,7 @@ impl Parts {
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
 /// Searches for an order that explains all operations in one directory, which was empty at the start of the run. If
-/// there is no such order, returns a description of the longest partial order.
+/// there is no such order, returns a description of the longest order that explains some of the operations.
 pub fn explain(operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
     explain_within(NODES_MAX, operations, ends)
 }
@@ -422,19 +422,19 @@ mod tests {
         };
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // In three cases, no order of the operations explains that one creation made two files. Either the mgr did not
-        // die, or it died after it answered the creation, or the rename of the first file began after this answer.
+        // In these three cases, no order of the operations explains that one creation made two files: the mgr did not
+        // die; the mgr died after it answered the creation; the rename of the first file began after this answer.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
         assert!(explain(&late, (&[4], &[])).is_err());
-        // A death of the mgr at point 4 cannot explain two executions of the creation: the lookup at point 5 would have
+        // A death of the mgr at time 4 cannot explain two executions of the creation: the lookup at time 5 would have
         // found the file of the first execution.
         let found = op(NameRequest::Lookup { name: 1 }, (5, Some(6)), NameReply::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), NameReply::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
-        // A death of the mgr at point 6 explains two executions of the creation: the mgr executed the creation after
-        // the lookup at point 5, and died before it answered.
+        // A death of the mgr at time 6 explains two executions of the creation: the mgr executed the creation after
+        // the lookup at time 5, and died before it answered the creation.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
         // A death of the mgr explains only that a creation took effect twice, not that a removal did.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), NameReply::Missing)];

@@ -2,8 +2,9 @@
 //!
 //! Clients and daemons send each message in one or several segments, as with TCP; the code calls a segment a piece. A
 //! connection delivers its segments in order, each after a random delay. A segment may overtake earlier segments of
-//! other connections. While two hosts are partitioned, the segments between the two hosts wait. They arrive when the
-//! partition ends, as with TCP retransmission, or the connection times out.
+//! other connections. While two hosts are partitioned, the segments between the two hosts wait. These segments arrive
+//! when the partition ends, as with TCP retransmission. If the partition lasts too long, the connection times out
+//! instead.
 
 mod pipe;
 mod port;
@@ -63,8 +64,8 @@ struct State {
     ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// For each host, a task that waits until the host has sent a number of segments: the number of segments that the
-    /// host still has to send, and the notification that wakes the task.
+    /// For each host for which a task waits until the host has sent a number of segments: how many of these segments
+    /// the host has not sent yet, and the notification that wakes the task.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 
@@ -125,8 +126,8 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that sends
-    /// on them receives a reset.
+    /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that
+    /// sends data on such a connection receives a reset.
     pub fn power_on(&self, host: Host) {
         self.state().powered_off.remove(&host);
         for connection in self.of_host(host) {

@@ -1,5 +1,5 @@
-//! Older disk images, which the simulator uses in place of the current disks. The daemons must detect an older image,
-//! and must not serve data from it.
+//! Images of the disks of the mgr and the iods from an earlier time of the run, which the simulator uses in place of
+//! the current disks. The daemons must detect an older image, and must not serve data from it.
 
 use crate::cluster::Cluster;
 use crate::hosts::{IOD, IOD_PORT, address};
@@ -11,8 +11,8 @@ use wire::admin::{Group, Value};
 /// mgr detects an older copy of the iod's disk.
 const STORE: &str = "STORE";
 
-/// Images of all disks, saved at the last death of the mgr. If the mgr has started after that death, the iods have
-/// newer marks than the images.
+/// Images of all disks, saved at the last death of the mgr. If the mgr has started since then, the iods have a newer
+/// mark than the images of their disks.
 #[derive(Default)]
 pub struct OldImages {
     mgr: Option<Image>,

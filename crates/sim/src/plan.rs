@@ -19,7 +19,8 @@ pub enum Level {
     /// No faults; no operation may fail.
     Calm,
     /// Only faults that the protocols hide: lost connections, late bytes, and daemons that restart soon. An operation
-    /// may fail only if the mgr died during it, so that its outcome is in doubt.
+    /// of a client may fail only if the mgr died during this operation, so that the outcome of the operation is in
+    /// doubt.
     Mild,
     /// All kinds of faults, including faults that make operations fail.
     Rough,
@@ -41,8 +42,8 @@ pub enum Fault {
     Iod { iod: usize, power: bool, down_ms: u64 },
     /// An iod dies after it has sent `pieces` more network segments, and restarts after `down_ms`.
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
-    /// The disk of an iod fails after `changes` more disk operations that change data, and its host loses power. The
-    /// iod restarts after `down_ms`.
+    /// The disk of an iod fails after `changes` more disk operations that change data. Then the host of the iod loses
+    /// power, and the iod restarts after `down_ms`.
     IodDisk { iod: usize, changes: u64, down_ms: u64 },
     /// An iod loses power and restarts with an older copy of its disk. After `ms`, the current disk is restored.
     IodRolledBack { iod: usize, ms: u64 },
@@ -316,8 +317,8 @@ impl Plan {
     }
 
     /// Returns when the client's changes become durable. In plans in which the mgr's host may lose power, this is
-    /// always [`Durable::Close`]. The model does not cover what a power loss may lose with [`Durable::Fsync`];
-    /// `crates/meta/tests/crash.rs` tests these losses.
+    /// always [`Durable::Close`]. The model cannot predict which changes a power loss may lose with
+    /// [`Durable::Fsync`]; `crates/meta/tests/crash.rs` tests these losses.
     pub fn durable(&self, client: Host) -> Durable {
         let powered_off = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =

@@ -354,8 +354,8 @@ impl LogDisk for Handle {
         self.set_len(len)
     }
 
-    /// Returns a small size of the batch log in bytes. So the log fills up and wraps around even if the process runs
-    /// only for a short time.
+    /// Returns the size of the batch log in bytes. The size is small, so that the log fills up and wraps around even
+    /// in a short run.
     fn room(&self) -> u64 {
         64 << 10
     }

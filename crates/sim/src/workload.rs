@@ -88,8 +88,8 @@ impl History {
         self.power_cuts.push(now);
     }
 
-    /// Records that the file which an operation created is durable. `made` contains the index of the directory and the
-    /// index of the operation.
+    /// Records that a created file is durable. `made` identifies the operation that created the file: the index of
+    /// the directory, and the index of the operation in this directory.
     fn kept(&mut self, made: Option<(usize, usize)>) {
         let now = self.model.tick();
         if let Some((dir, index)) = made {
@@ -134,8 +134,9 @@ impl World {
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
-            // An operation in doubt may fail if another client has undone its change, or if the mgr has died and
-            // forgotten the request. A power loss may also lose a file that was created without waiting for durability.
+            // If the client sends an operation in doubt again, the operation may fail: another client may have undone
+            // its change, or the mgr may have died and forgotten the first request. A power loss may also lose a file
+            // that was created without waiting for durability.
             Level::Mild if error.is(Status::Stale) && !self.history().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.history().mgr_deaths.is_empty()),
             Level::Calm => false,
@@ -160,8 +161,8 @@ struct Handle {
 }
 
 impl Handle {
-    /// Returns a reader of this file whose read begins now. A process that holds a lock sees all changes that other
-    /// clients made before they unlocked the file.
+    /// Returns a reader of this file whose read begins now. A process that holds the lock of the file sees all
+    /// changes that other clients made before they released the lock.
     fn reader(&self, client: u64, began: Moment) -> Reader {
         Reader { client, opened: self.locked.unwrap_or(self.opened), began }
     }
@@ -209,8 +210,8 @@ pub async fn client(world: World, index: usize) {
         }
     }
     match mount.disconnect().await {
-        // A client that cannot reach a server cannot return its opens and locks. The mgr removes them when the lease
-        // expires, so ignore this error.
+        // A client that cannot reach a server cannot return its opens and locks. The mgr removes these opens and
+        // locks when the client's lease expires, so ignore the error of the close.
         Err(error) if plan.level == Level::Calm || error.kind() != ErrorKind::Connection => {
             world.tolerate(host, "unmounting", &error);
         }

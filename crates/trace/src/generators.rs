@@ -66,7 +66,7 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// Generates the trace from a seed. Refuses descriptions with excessive numbers.
+    /// Generates the trace from a seed. Refuses descriptions with numbers that are too large for a trace.
     ///
     /// # Errors
     /// Describes what is invalid in the description of the trace.

@@ -52,8 +52,8 @@ impl Written {
         self.runs.last_key_value().map_or(0, |(_, (end, _))| *end)
     }
 
-    /// Splits a range of the file into byte ranges, each with one last write. Returns these byte ranges in the order of
-    /// their offsets, without gaps.
+    /// Splits a range of the file into byte ranges, such that one write was the last write of all bytes of a byte
+    /// range. Returns the byte ranges in the order of their offsets, without gaps.
     pub fn runs(&self, offset: u64, len: u64) -> Vec<Run> {
         let end = offset + len;
         let first = self.runs.range(..offset).next_back().map_or(offset, |(start, _)| *start);

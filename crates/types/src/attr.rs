@@ -58,8 +58,8 @@ pub struct Attrs {
     pub size: u64,
     /// Bytes of storage that the file uses.
     pub used: u64,
-    /// Whether the file may have holes. If so, `used` is only an upper bound, and only the iods know the exact number
-    /// of bytes. Only servers set this field.
+    /// Whether the file may have holes. If so, the allocated space in `used` is only an upper bound, and only the
+    /// iods know the exact allocated space. Only servers set this field.
     pub holes: bool,
     /// Time of the last access.
     pub atime: Timestamp,
@@ -78,8 +78,8 @@ pub struct Attrs {
 /// Minimum size and alignment of a hole in a file of a local file system, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Returns whether a write at offset `from`, which is after the file's end `end`, leaves a hole: at least one whole
-/// block between `end` and `from` that no program has written.
+/// Returns whether a write at offset `from` to a file that ends at `end`, before `from`, leaves a hole: at least one
+/// whole block between `end` and `from` that no program has written.
 pub fn leaves_hole(end: u64, from: u64) -> bool {
     let whole = |block: u64| block.checked_add(BLOCK).is_some_and(|next| next <= from);
     end.checked_next_multiple_of(BLOCK).is_some_and(whole)

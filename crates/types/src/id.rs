@@ -33,8 +33,9 @@ impl fmt::Display for FileId {
 
 /// The identity of an object inside one file system: a file, and a stream of this file.
 ///
-/// An iod has at most one object of each stream of a file. The layout record of a file says which stream has the bytes
-/// of the file. So the mgr can replace the objects of one stream by objects of another stream, even on the same iods.
+/// An iod has at most one object of each stream of a file. The layout record of a file says which stream has the
+/// bytes of the file. So the mgr can move a file from the objects of one stream to the objects of another stream,
+/// even on the same iods.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ObjectId {
     /// The file that the object's bytes belong to.

@@ -8,8 +8,8 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest size of a file in bytes. An iod may store all bytes of a file in one object. Its file for this object, with
-/// header, then still stays below `i64::MAX` bytes.
+/// Largest size of a file in bytes. An iod may store all bytes of a file in one object. Even then, the iod's local
+/// file for this object, which also has a header, is shorter than `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
@@ -136,8 +136,8 @@ pub const STALL_TIME: Duration = Duration::from_secs(60);
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
 /// Maximum number of bytes of memory that an mgr uses when all its tables and buffers are full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
-/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). If a write
-/// exceeds the limit, the mgr sends it to the iods at once.
+/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). The mgr
+/// sends a write that would exceed the limit to the iods at once.
 pub const GATHER_BYTES: usize = 64 << 20;
 /// Largest value in bytes that the configuration of an mgr may set for the memory of gathered writes.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
@@ -189,14 +189,14 @@ pub const META_LOG_BYTES: u64 = 4 << 20;
 /// Largest size of the batch log in bytes. This limit and [`META_CHECKPOINT_INTERVAL`] bound how many changes the store
 /// replays after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
-/// Maximum number of bytes, with overhead, of changes that are only in memory and in the batch log. Above this limit,
-/// or above half of a small log, the store writes the changes to its database file without a flush.
+/// Maximum number of bytes, with overhead, of changes that are only in memory and in the batch log. If the changes
+/// exceed this limit or half of the log's size, the store writes the changes to its database file without a flush.
 pub const META_RECENT_BYTES: u64 = 4 << 20;
 /// Maximum time for which a change is only in the batch log. After this time, the store flushes its database file
 /// (checkpoint).
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of bytes by which one changed record enlarges the file of the metadata store: the B-tree pages that
-/// lie only on the path to this record.
+/// Maximum number of bytes by which one changed record enlarges the file of the metadata store. The store writes new
+/// copies of the B-tree pages on the path to this record; pages on the paths to several changed records do not count.
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
 /// Free disk space in bytes below which the metadata store on a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
@@ -214,8 +214,8 @@ pub const fn iod_reserve(total: u64) -> u64 {
 /// Returns the free space in bytes below which the metadata store on a disk of `total` bytes accepts only removals and
 /// recovery.
 ///
-/// The value is at most half of [`iod_reserve`]. So an mgr on the same disk still works when iods have filled their
-/// part of the disk.
+/// The value is at most half of [`iod_reserve`]. So an mgr on the same disk still works after iods have filled the
+/// disk up to their own limit.
 pub const fn meta_reserve(total: u64) -> u64 {
     let share = total / 32;
     if share < META_RESERVE_BYTES { share } else { META_RESERVE_BYTES }
@@ -254,8 +254,8 @@ const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
     assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
-    // While a daemon receives a large record, it also counts the largest reply to this record. So a connection needs
-    // memory for two records.
+    // While a daemon receives a large record, it also counts the largest reply to this record. The largest reply is
+    // as long as a record, so the limit of a connection must suffice for two records.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
@@ -277,8 +277,8 @@ const _: () = {
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_GROUP_BYTES && META_GROUP_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_GROUP_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
-    // An iod leaves at least twice as much free disk space as the metadata store. Between two checks of the free space,
-    // an iod may write at least sixteen payloads of the maximum size.
+    // An iod leaves at least twice as much disk space free as the metadata store does. The number of bytes that an
+    // iod may write between two checks of the free space suffices for sixteen payloads of the maximum size.
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
     // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended attributes

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 /// Number of seconds for which the limiter suppresses further messages with the same reason about the same machine.
 const INTERVAL: u64 = 10;
-/// Maximum number of pairs (reason, machine) for which the limiter has an entry of their own. All other machines share
-/// one entry for each reason.
+/// Maximum number of pairs (reason, machine) that each have an entry in the limiter. For further pairs with the same
+/// reason, all machines share one entry.
 const ENTRIES_MAX: usize = 1024;
 
 /// A rate limiter. It stores the time of the last log message for each pair (reason, machine).

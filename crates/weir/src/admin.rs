@@ -58,8 +58,8 @@ pub fn mgr_of(target: &Target) -> Address {
     Address::Tcp { host: target.host().to_owned(), port: target.port() }
 }
 
-/// Fails unless the directory that `target` names exists. Administration commands accept any directory of a file system
-/// as the name of the file system, because `WEIR_URL` may name a directory.
+/// Fails unless the directory in the URL `target` exists. Administration commands accept the URL of any directory of
+/// a file system, because `WEIR_URL` may contain a directory.
 pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
     if target.path().is_empty() {
         // Do not look up the root directory: an administrator may check a file system even if no export lets this
@@ -111,7 +111,7 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
     // A process other than the mgr may listen at the path of the mgr's Unix socket and relay the mgr's messages. So
-    // `connect_sent` checks that the socket belongs to root or to the user of this process.
+    // connect only if the socket belongs to root or to the user of this process, which `connect_sent` checks.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer =
         nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;

@@ -30,8 +30,8 @@ struct State {
     format: u32,
     /// Number of iods of the cluster.
     iods: u16,
-    /// Addresses at which the iods listened during the last start. The cluster reuses them, because waiting clients try
-    /// these addresses after a restart.
+    /// Addresses at which the iods listened during the last start. The cluster uses the same addresses again, because
+    /// clients that wait for a restarted iod try its last address.
     #[serde(default)]
     addresses: Vec<SocketAddr>,
 }

@@ -60,8 +60,8 @@ pub struct Copy {
     links: Links<FileJob, Location>,
     queue: Queue<DirJob, FileJob, Arc<Body>>,
     jobs: usize,
-    /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
-    /// because it would then copy the directory into itself.
+    /// File ids of the top directories of the destination. The copy must not read a source directory with one of
+    /// these ids, because it would then copy this directory into itself.
     tops: Mutex<HashSet<FileId>>,
     /// The first failure after which every further file would fail too, for example an unreachable cluster.
     fatal: Mutex<Option<Failure>>,

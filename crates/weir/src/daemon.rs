@@ -65,8 +65,8 @@ impl Ready {
     }
 }
 
-/// Waits until the user stops the daemon. If the mgr in this process fails, ends the process at once. The process then
-/// makes no further access to the disk, which may have caused the failure.
+/// Waits until the user stops the daemon. If the mgr in this process fails, ends the process at once. So the process
+/// writes nothing more to the disk, which may have caused the failure.
 pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
     tokio::select! {
         () = stop.wait() => {}

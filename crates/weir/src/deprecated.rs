@@ -21,7 +21,8 @@ const MOUNT_OPTIONS: [(&str, &str); 2] = [("no_direct", "mgr_path"), ("no_lent",
 const IOD_KEYS: [(&str, &str); 1] = [("lend", "short_circuit")];
 
 /// The option that marks the background process of a mount. This process gets the same command line as the foreground
-/// process, which has already printed the warnings. So the background process prints no warnings.
+/// process, which has already printed the warnings about deprecated options. So the background process prints no
+/// warnings.
 const BACKGROUND: &str = "--background";
 
 /// Deprecated names about which this process has printed a warning.

@@ -19,8 +19,9 @@ use uuid::Uuid;
 
 /// Maximum size of an identity file in bytes. The file holds a URL, a path, and the client owner.
 const FILE_MAX: u64 = 16 * 1024;
-/// How long a mount waits for a client owner that another process uses. After a process is killed, its mount ends at
-/// once, but its file lock remains until its last thread has ended.
+/// How long a mount waits for a client owner that another process uses. When the process of a mount is killed, the
+/// mount ends at once, but the kernel releases the process's file lock only when the last thread of the process has
+/// ended.
 const ENDING: Duration = Duration::from_secs(2);
 /// Interval between two attempts to lock the file of a client owner that another process uses.
 const LOOK: Duration = Duration::from_millis(10);
@@ -53,8 +54,8 @@ impl Identity {
         })
     }
 
-    /// Does the work of [`Identity::of_mount`] with the file in `folder`. Waits up to `patience` for another process
-    /// that uses the client owner.
+    /// Does the work of [`Identity::of_mount`] with the file in `folder`. If another process uses the client owner,
+    /// waits up to `patience` for the end of that process.
     fn kept_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> io::Result<Option<Identity>> {
         let (path, head) = file_of(folder, url, dir)?;
         let mut options = OpenOptions::new();

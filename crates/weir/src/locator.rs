@@ -25,9 +25,10 @@ pub enum BareName {
     InsideBase,
 }
 
-/// Parses a name. `base` is the value of `WEIR_URL`, if the variable is set.
+/// Parses a file name of the command line: a URL, `weir:` and a path, or only a path. `base` is the value of
+/// `WEIR_URL`, if the variable is set.
 ///
-/// `%` begins an escape only in whole URLs. In all other names, every byte stands for itself.
+/// `%` begins an escape only in whole URLs. In all other file names, every byte stands for itself.
 pub fn parse(name: &OsStr, bare: BareName, base: Option<&Target>) -> Result<Locator, Failure> {
     let bytes = name.as_bytes();
     if bytes.starts_with(b"weir://") {

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Installs the signal handlers. The first SIGINT or SIGTERM sets the flag. The second signal ends the process with
-    /// exit code 130.
+    /// Installs the signal handlers. The first SIGINT or SIGTERM sets the stop flag. The second of these signals ends
+    /// the process with exit code 130.
     ///
     /// The caller must be inside a tokio runtime, because a task listens for the signals.
     pub fn listen() -> Result<Stop, Failure> {
@@ -69,8 +69,8 @@ impl Stop {
     pub async fn wait(&self) {
         let mut get = self.0.clone();
         if get.wait_for(|set| *set).await.is_err() {
-            // The runtime has dropped the task that sets the flag, so the flag stays unset. Never return, because
-            // returning means that the user has asked the process to stop.
+            // The tokio runtime has dropped the task that sets the stop flag, so the flag stays unset. Never return,
+            // because a return would mean that the user has asked the process to stop.
             std::future::pending::<()>().await;
         }
     }

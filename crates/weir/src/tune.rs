@@ -35,8 +35,8 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the threshold in bytes with the smallest loss. The loss is the sum, over all lengths, of the logarithm of
-/// how much slower the chosen path is than the faster path.
+/// Returns the threshold in bytes with the smallest loss. The loss of a threshold is a sum over all measured lengths:
+/// the logarithm of the factor by which the path that the threshold selects is slower than the faster path.
 pub fn best(points: &[Point]) -> u64 {
     // Returns the loss if the `n` shortest lengths take the mgr path, and all longer lengths take the direct path.
     let lost = |n: usize| {
@@ -51,8 +51,8 @@ pub fn best(points: &[Point]) -> u64 {
     }
 }
 
-/// Returns the length at which the time curves of both paths cross near `threshold`, interpolated on logarithmic axes.
-/// Returns `None` if the curves do not cross there.
+/// Returns the request length near `threshold` at which both paths take equal time, interpolated on logarithmic axes.
+/// Returns `None` if the same path is faster at both measured lengths next to `threshold`.
 pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     let at = points.iter().position(|point| point.size == threshold).filter(|at| *at > 0)?;
     let (before, behind) = (&points[at - 1], &points[at]);
@@ -97,8 +97,8 @@ mod tests {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
-        // The mgr path is slightly slower than the direct path at the second length, and slightly faster at the fifth
-        // length. Neither difference may change the threshold.
+        // The mgr path is slightly slower than the direct path at the second measured length, and slightly faster at
+        // the fifth measured length. Neither difference may change the threshold.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
     }

@@ -60,8 +60,8 @@ pub const MGR_SESSION: u64 = 0;
 pub const DETAIL_MAX: usize = 256;
 /// Maximum length in bytes of a text in the replies to HELLO and PROVE (host, socket path, software).
 pub const TEXT_MAX: usize = 256;
-/// Maximum number of pieces in one READ reply. If an object has more holes in the requested ranges, the iod sends some
-/// holes as zeros, as part of the adjacent data.
+/// Maximum number of pieces (ranges of data, of a hole, or after the end of the object) in one READ reply. If the
+/// requested ranges contain more holes than fit, the iod sends some holes as zeros in the adjacent data.
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Maximum number of entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
@@ -136,14 +136,15 @@ procedures! {
     /// WRITE_REPORTS: returns the objects that clients of the files layout have written; blocks while no object has
     /// been written ([`WriteReportsArgs`] to [`WriteReportsReply`]).
     WriteReports = 14,
-    /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range.
-    /// [`ReserveArgs`] to no result.
+    /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range. The
+    /// arguments are [`ReserveArgs`]; no result.
     Reserve = 15,
     /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
     /// [`PullReply`]). Only the mgr may use PULL.
     Pull = 16,
-    /// LENGTHS: passes the mgr's answers about file lengths to the iod, and returns the iod's next questions. Blocks
-    /// while the iod has no question ([`LengthsArgs`] to [`LengthsReply`]).
+    /// LENGTHS: the iod asks the mgr for file lengths. The mgr calls LENGTHS with its answers to earlier questions,
+    /// and the reply contains the next questions of the iod. Blocks while the iod has no question ([`LengthsArgs`] to
+    /// [`LengthsReply`]).
     Lengths = 17,
     /// LEND: passes a descriptor of the file of an object to the client, over Unix sockets only ([`ObjectArgs`] to
     /// [`LendReply`]).
@@ -162,8 +163,8 @@ impl Procedure {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Returns whether the procedure changes an object. After a client has replaced its connection, the iod must not
-    /// execute such a procedure on the old connection.
+    /// Returns whether the procedure changes an object. After a client has replaced its connection by a new one, the
+    /// iod must not execute calls of such a procedure that arrive on the old connection.
     pub fn changes(self) -> bool {
         matches!(
             self,

@@ -141,8 +141,8 @@ impl Emitter<'_> {
         Ok(out)
     }
 
-    /// Returns the fields of a struct that the generated code encodes: all fields except the pointer to the next
-    /// element of a linked list.
+    /// Returns the fields that the generated Rust struct has. These are all fields, except that a linked list item
+    /// omits the pointer to the next item.
     fn fields<'f>(&self, name: &str, fields: &'f [Declaration]) -> &'f [Declaration] {
         if self.model.is_list(name) { &fields[..fields.len() - 1] } else { fields }
     }
@@ -260,8 +260,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Adds an arm with a body. The variant of a default arm also contains the discriminant. `carried` is the type of
-    /// this discriminant, and empty for other arms.
+    /// Adds the enum variant for a union arm with a body. The variant for a default arm also contains the
+    /// discriminant. `carried` is the Rust type of this discriminant for a default arm, and empty for other arms.
     fn arm(
         &self,
         text: &mut UnionText,

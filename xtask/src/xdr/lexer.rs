@@ -23,7 +23,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// Splits `text` into tokens. Drops comments, and lines that begin with `%`, which only other XDR compilers use.
+/// Splits `text` into tokens. Drops comments, and lines that begin with `%`, which rpcgen copies to its C output.
 ///
 /// # Errors
 /// The text has a character that XDR does not allow, or an invalid number; the error has the line number.

@@ -29,8 +29,8 @@ pub fn parse(text: &str, model: &mut Model) -> Result<(), String> {
 }
 
 /// Extracts the additions of RFC 8276 to older enums and unions. Each addition is in two comments: the comment
-/// "Following lines are to be added to NAME", and a comment with the lines to add. These lines contain comments
-/// themselves, so only a line with nothing but `*/` ends the second comment.
+/// "Following lines are to be added to NAME", and a comment with the lines to add. The lines to add contain comments
+/// themselves, so only a line with nothing but `*/` ends the comment around them.
 fn split_amendments(text: &str) -> (String, Vec<(String, String)>) {
     let (mut plain, mut amendments) = (String::new(), Vec::new());
     let mut lines = text.lines();

@@ -1,7 +1,7 @@
 //! Import cycles: the largest set of files of a crate that import each other, directly or through other files.
 //!
-//! Imports between a module and its submodules do not count: `a.rs` typically has types, and `a/*.rs` has the
-//! operations on these types.
+//! Imports between a module and its submodules do not count: in a module `a`, the file `a.rs` typically has types,
+//! and the files `a/*.rs` have the operations on these types.
 
 use crate::tree::{Source, code, rust_files};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const SHELVES: [&str; 8] = ["ops", "kinds", "drivers", "engines", "attrs", "commands", "disks", "transports"];
 
-/// Splits the path of a file in a plural folder. Returns the path of the plural folder, the name of the plural folder,
-/// and the item to which the file belongs.
+/// Splits the path of a file in a plural folder. Returns the path of the plural folder, the name of the plural
+/// folder, and the item of the folder (its file, or its subfolder) to which the path belongs.
 fn place(path: &str) -> Option<(&str, &str, &str)> {
     let parts: Vec<&str> = path.split('/').collect();
     let at = parts[..parts.len() - 1].iter().position(|part| SHELVES.contains(part))?;

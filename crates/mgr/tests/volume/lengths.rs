@@ -1,5 +1,5 @@
 //! File lengths that iods request from the mgr (LENGTHS): the mgr returns no length while a client may have written
-//! more bytes than it reported.
+//! more bytes than the client has reported.
 
 use crate::cluster::{Cluster, create, ctx, pattern, remove, set_size, write};
 use layout::kinds::native::KIND;

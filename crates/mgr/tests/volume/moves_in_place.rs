@@ -1,5 +1,5 @@
-//! Moves of a file to new objects on the same iods. The new objects belong to later streams. Every operation uses the
-//! new objects, and none uses the old ones.
+//! Tests of moves of a file to new objects on the same iods. The new objects belong to a new stream of the file.
+//! After the move, every operation on the file uses only the new objects.
 
 use crate::check::{check, object, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
@@ -114,8 +114,8 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
             cluster.wait_up(2).await;
         }
     };
-    // A restarted iod has no tombstones, so the late write creates the old objects again. The mgr lists the objects of
-    // an iod when the iod connects, and deletes them.
+    // A restarted iod has no tombstones, so a write that arrives after the move creates the old objects again. When
+    // the iod connects again, the mgr lists the objects on the iod, and deletes these old objects.
     restart(&mut cluster).await;
     assert_eq!(late(&cluster).await, Ok(()));
     restart(&mut cluster).await;
@@ -125,8 +125,8 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
 }
 
-/// A store that was recovered from an older copy may have no record of objects that later moves created. A move to
-/// objects that already exist must fail.
+/// A metadata store that was recovered from an older copy has no record of objects that moves of files created after
+/// the copy was made. A move of a file to objects that already exist must fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_to_objects_that_exist_is_refused() {
     let cluster = two(1).await;

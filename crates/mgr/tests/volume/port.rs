@@ -100,8 +100,8 @@ async fn local_clients_learn_the_unix_socket() {
     let unix = connect_to(&path.parse().unwrap()).await;
     assert_eq!(unix.local(), None);
     assert_eq!(local_socket(&unix, "").await, LocalSocketReply { run: told.run, local: None }, "the same mgr");
-    // The address that the client reports is invalid, or is not the address of the connection, as with a proxy in
-    // between. So the mgr does not send the socket path.
+    // Each address that the client reports here is invalid, or is not the address that the mgr sees, as if a proxy
+    // were in between. So the mgr does not send the path of its socket.
     for from in ["", "127.0.0.1:1", "10.0.0.7:2049", "localhost:7", "/run/mgr.sock", "nonsense"] {
         assert_eq!(local_socket(&tcp, from).await, LocalSocketReply { run: 0, local: None }, "{from:?}");
     }

@@ -45,8 +45,8 @@ impl Held {
         Held { native, handles }
     }
 
-    /// Uses the capability and the filehandle of each iod. Either all requests must succeed, or all must fail with
-    /// `Fenced`. Returns whether they succeeded.
+    /// Accesses the file on each iod with the capability, and then with the filehandle. Either all requests must
+    /// succeed, or all must fail with `Fenced`. Returns whether they succeeded.
     async fn are_good(&self, cluster: &Cluster, client: u64) -> bool {
         let mut answers = Vec::new();
         for (index, device) in self.native.devices.iter().enumerate() {
@@ -125,8 +125,8 @@ async fn rights_end_when_the_objects_of_a_file_move() {
     }
 }
 
-/// The attack: a client requests layouts, returns them, and keeps the capabilities and filehandles. Then the owner
-/// revokes the permission.
+/// The attack: a client requests layouts, returns them, and keeps the capabilities and filehandles. Then the owner of
+/// the file revokes the client's permission to access the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_end_when_the_permission_is_revoked() {
     let cluster = cluster().await;

@@ -111,8 +111,8 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
     until("it is gone", || cluster.up() == 1).await;
     cluster.start_iod(1);
     cluster.wait_up(2).await;
-    // Each start of the mgr stores a new mark (a random number) on the iods. By the marks, the mgr detects older copies
-    // of the iods' disks.
+    // Each start of the mgr stores a new mark (a random number) on the iods. A disk with an earlier mark is an older
+    // copy, which the mgr detects in this way.
     drop(files);
     cluster.restart_mgr().await;
     cluster.wait_up(2).await;

@@ -1,5 +1,6 @@
 //! Tests of layout swaps (moves of a file to new objects): all bytes arrive in the new objects, and capabilities for
-//! the old objects end. If the mgr stops at any point of a swap, the file has either its old or its new objects.
+//! the old objects become invalid. If the mgr stops at any point of a swap, the file has either its old or its new
+//! objects.
 
 use crate::check::{Native, check, object, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
@@ -96,8 +97,8 @@ async fn bytes_holes_and_lengths_move() {
     want.resize(3 << 20, 0);
     want.extend(pattern(777, 2));
     write(&files, file, 0, &want[..100_000], Stability::FileSync).await;
-    // The client does not commit this write. The move must not lose the written bytes, and a later COMMIT must return
-    // the verifier of the write.
+    // The client sends no COMMIT for this write before the move. The move must not lose the written bytes, and a
+    // COMMIT after the move must return the same verifier as the write.
     let early = write(&files, file, 3 << 20, &pattern(777, 2), Stability::Unstable).await;
     set_size(&files, file, (4 << 20) + 5).await;
     want.resize((4 << 20) + 5, 0);

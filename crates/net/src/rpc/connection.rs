@@ -75,7 +75,7 @@ pub struct Reply {
     pub body: Reader,
 }
 
-/// A connection to a peer. A clone refers to the same connection.
+/// A connection to a peer. A clone of this value refers to the same connection.
 ///
 /// A connection that [`Connection::connect`] made is closed when its last clone is dropped.
 #[derive(Clone, Debug)]
@@ -387,8 +387,8 @@ impl Connection {
     /// connection ends.
     pub(super) async fn drained(&self) {
         let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
-        // All slots are free when all replies are sent. `acquire_many` fails only if the connection is closed. In this
-        // case, no replies are left to wait for.
+        // Wait until all slots are free, because all replies are sent then. `acquire_many` fails only if the
+        // connection is closed; then no reply can be sent any more.
         if let Ok(places) = self.link.incoming.acquire_many(all).await {
             places.forget();
         }
@@ -426,8 +426,9 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Times out each call whose deadline has passed. Sleeps until `at` and then until each following deadline. Returns
-/// when no call waits for a reply, or when another task already watches an earlier deadline.
+/// Ends each call whose deadline has passed with a timeout error. Sleeps until the deadline `at`, and then until the
+/// next deadline of a call, again and again. Returns when no call waits for a reply, or when another task already
+/// watches an earlier deadline.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;
@@ -551,8 +552,8 @@ impl Link {
 
     /// Closes the connection with the reason `error`, which all calls that wait for a reply return.
     ///
-    /// This function closes the send queue first, and then empties the table of waiting calls. So a call that enters
-    /// the table later fails to send, and removes itself.
+    /// This function closes the send queue first, and then empties the table of waiting calls. A call that enters the
+    /// table after this cannot be sent, so its caller removes it from the table.
     pub(super) fn close(&self, error: Error) {
         self.channel.close(error);
         let error = self.why_closed();
@@ -696,8 +697,8 @@ fn execute<S: Service>(
     task::spawn(async move { carry_out(&link, &*service, call, body, hold).await });
 }
 
-/// Executes a call and sends the reply. The tuple contains the call's header, the length of its message in bytes, and
-/// its time of arrival.
+/// Executes a call and sends the reply. The parameter tuple contains the header of the call, the length of the call
+/// message in bytes, and the time when this message arrived.
 pub(super) async fn carry_out<S: Service>(
     link: &Arc<Link>,
     service: &S,

@@ -1,8 +1,8 @@
 //! In-process RPC connections: each end passes messages to the other end by function calls, without a socket.
 //!
 //! A call by the client starts on the caller's thread, so a call that does not wait needs no thread switch. A call by
-//! the server (a callback) starts in a task of its own. If a callback ran on the server's calling thread, the callback
-//! could wait for that same thread.
+//! the server (a callback) starts in a task of its own. If the callback ran on the server thread that makes the call,
+//! the callback could wait for work that only this thread can do.
 
 use super::connection::{CallContext, Connection, Link, ServedConnection, Service, carry_out, serve_connection};
 use super::memory::Memory;

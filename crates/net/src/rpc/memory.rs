@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::Machine;
 
-/// Charges (reservations of memory) of at most this many bytes are small, and may exceed the limit a little. Some
-/// small messages end the wait of other calls, for instance LAYOUTRETURN or the reply to a callback. Such a message
-/// must not wait behind the calls that it unblocks.
+/// Charges (reservations of memory) of at most this many bytes are small, and may exceed the memory limit of the
+/// server a little. Some small messages end the wait of other calls, for instance LAYOUTRETURN or the reply to a
+/// callback. Such a message must not wait behind the calls that it unblocks.
 const SMALL: usize = 64 << 10;
 /// Small charges (reservations of memory) may exceed the memory limit of the server by this fraction of the limit:
 /// one eighth.
@@ -188,7 +188,8 @@ impl Account {
             return None;
         }
         // Check a connection's share of the free memory only if the connection already holds memory. A connection
-        // without memory waits only for the limits of its machine and of the server, so it can make progress.
+        // without memory waits only for the limits of its machine and of the server, so at least one call of each
+        // connection can make progress.
         if held > 0 {
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
             if held + bytes > share {
@@ -217,8 +218,9 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Subtract the released bytes from the counter of held memory first, and from `used` second. Otherwise
-        // another thread could reserve these bytes in between, and the counter would include them twice for a moment.
+        // Subtract the released bytes from the counter of held memory first, and from `used` second. With the
+        // opposite order, another thread could reserve the released bytes between the two steps, and the counter of
+        // held memory would briefly count these bytes twice.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
@@ -295,8 +297,8 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // After this drop, 600 KiB are free. The connection `one` already holds more than an eighth of this memory,
-        // so `one` gets no more memory.
+        // After the drop of this charge, 600 KiB of memory are free. The connection `one` already holds more than an
+        // eighth of this memory, so `one` gets no more memory.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);

@@ -1,4 +1,5 @@
-//! The send queue of a connection. Callers write directly while the socket accepts data; otherwise a task writes.
+//! The send queue of a connection. Callers write to the socket themselves while the socket accepts data; a task
+//! writes the remaining data.
 //!
 //! The queue holds each message as one or more parts, which are byte slices. At most one writer is active at a time
 //! (`writing`). A caller that queues a message while no writer is active becomes the writer. Messages that other
@@ -131,7 +132,7 @@ impl Outbox {
     }
 
     /// Writes the data that callers of `send` could not write at once. Returns when the connection is closed, for
-    /// instance because the peer was too slow.
+    /// instance because the peer did not accept data in time.
     pub(crate) async fn run(&self) {
         loop {
             self.wake.notified().await;
@@ -161,8 +162,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until the socket accepts data, or fails after the time limit. `first` holds the number of the oldest part
-    /// of a message in the queue, and the time when this part began to wait.
+    /// Waits until the socket accepts data, or fails after the time limit. `first` is the oldest part in the queue:
+    /// its sequence number, and the time when this part began to wait.
     async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
         let left = self.left.load(Relaxed);
         let since = match *first {

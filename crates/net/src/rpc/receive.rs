@@ -92,8 +92,8 @@ impl Receiver {
             return Ok(Some(Record { bytes: self.inbox.split_to(mark.len).freeze(), charge: None }));
         }
         let expected = if mark.last { mark.len } else { self.record_max };
-        // Reserve memory for the largest possible reply to the call as well. So a call that already holds memory never
-        // waits for more memory.
+        // Reserve memory for the request and for the largest possible reply together. So a call that already holds
+        // memory never waits for more memory.
         let charge = self.account.admit(expected + self.record_max).await;
         let shared = self.begun.clone();
         let begun = Begin::new(&shared);

@@ -1,7 +1,7 @@
 //! The interface between this crate and a simulated network, which replaces TCP in one thread.
 //!
-//! After a simulator has called [`install`], its network executes all connects and listens of this thread. The network
-//! decides about delays, losses and the order of messages. No byte leaves the thread.
+//! After a simulator has called [`install`], all connections and listeners of this thread belong to the simulated
+//! network. The network decides about delays, losses and the order of messages. No byte leaves the thread.
 
 use crate::Address;
 use bytes::Bytes;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// The congestion control that connections request. On loopback and within a rack, `cubic` is much faster than a
-/// delay-based algorithm, which may be the system's default.
+/// delay-based algorithm, and the default of the system may be such an algorithm.
 const CONGESTION: &str = "cubic";
 /// How long the peer may leave sent data or keepalive probes unacknowledged, in milliseconds. After this time, the
 /// kernel closes the connection.

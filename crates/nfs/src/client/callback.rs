@@ -18,8 +18,8 @@ const EVENTS_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// CB_LAYOUTRECALL (§20.3) recalls layouts. Answer NFS4_OK if the client will send LAYOUTRETURN, and
-    /// NFS4ERR_NOMATCHING_LAYOUT if the client holds no such layout. Answer NFS4ERR_DELAY if the client still waits for
-    /// a reply that the callback refers to.
+    /// NFS4ERR_NOMATCHING_LAYOUT if the client holds no such layout. Answer NFS4ERR_DELAY if the callback refers to a
+    /// request (referring call) whose reply the client has not received yet.
     LayoutRecall(CB_LAYOUTRECALL4args),
     /// CB_RECALL (§20.2) recalls a delegation. Answer NFS4_OK if the client will send DELEGRETURN, and
     /// NFS4ERR_BAD_STATEID if the client holds no such delegation.
@@ -33,8 +33,9 @@ pub enum Event {
     /// CB_NOTIFY_LOCK (§20.11): a byte-range lock that the server denied to this client may be free now. Answer
     /// NFS4_OK.
     LockFree(CB_NOTIFY_LOCK4args),
-    /// CB_NOTIFY (§20.4) with an empty list of changes, which is Weir's own message: another client has set the size of
-    /// this file. That client's request waits until this client answers NFS4_OK.
+    /// CB_NOTIFY (§20.4) with an empty list of changes, which is Weir's own message: another client has set the size
+    /// of this file. Before the server replies to the other client, it waits a limited time for this client to answer
+    /// NFS4_OK.
     Resized(nfs_fh4),
     /// CB_NOTIFY_DEVICEID (§20.12): device addresses have changed. Answer NFS4_OK.
     Devices(Vec<DeviceChange>),
@@ -76,8 +77,8 @@ pub struct Pending {
     tag: Bytes,
     sequence: CB_SEQUENCE4resok,
     numbers: Vec<nfs_cb_opnum4>,
-    /// The first operation that the client cannot execute, with the error status with which the callback ends. `None`
-    /// if the client can execute all operations.
+    /// The first operation of the callback that the client cannot execute, and the error status of this operation,
+    /// with which the reply ends. `None` if the client can execute all operations.
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 

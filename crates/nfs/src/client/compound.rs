@@ -7,8 +7,8 @@ use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
 use wire::nfs4::*;
 use xdr::{Malformed, Segments, Writer, Xdr};
 
-/// Initial capacity of the buffer for the encoded arguments of a request, in bytes, and (`OPERATIONS`) of the list of
-/// its operations. Most requests fit without reallocation.
+/// Initial capacities for a new request: `ROOM` bytes for the encoded arguments, and `OPERATIONS` entries for the
+/// list of operations. Most requests fit without reallocation.
 const ROOM: usize = 256;
 const OPERATIONS: usize = 8;
 

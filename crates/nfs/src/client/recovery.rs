@@ -45,8 +45,8 @@ pub fn tasks(flags: u32) -> Vec<Task> {
 pub enum Continuity {
     /// The server still has the client record with opens, locks and layouts. Only the session is lost.
     Kept,
-    /// A server with the same server scope replies, for example the same server after a restart, but it has lost the
-    /// client's state. The client must reclaim its state within the grace period.
+    /// The server that replies has the same server scope as before, but has lost the client's state, for example by a
+    /// restart. The client must reclaim its state within the grace period.
     Lost,
     /// A server with another server scope replies, so the client's filehandles and stateids are invalid.
     Elsewhere,
@@ -103,9 +103,9 @@ pub enum Redo {
     Unknown,
 }
 
-/// Returns what the client does with a request of a lost session. `answered` means that the server refused the first
-/// transmission with BADSESSION, so that the server cannot have executed the request. `once` means that the request is
-/// not idempotent.
+/// Returns what the client does with a request that was in flight when its session was lost. `answered` means that
+/// the server refused the first transmission with BADSESSION, so that the server cannot have executed the request.
+/// `once` means that the request is not idempotent.
 pub fn after_session_lost(answered: bool, once: bool) -> Redo {
     if answered || !once { Redo::Send } else { Redo::Unknown }
 }

@@ -105,9 +105,9 @@ impl Slots {
         self.shrink();
     }
 
-    /// Handles SEQ_MISORDERED. If the reply to the previous request on the slot never arrived, SEQ_MISORDERED shows
-    /// that the peer did not receive that request. The slot then returns to the sequence number of that request.
-    /// Otherwise the slot becomes unusable.
+    /// Handles SEQ_MISORDERED. If the reply to the previous request on the slot never arrived, the error shows that
+    /// the peer did not receive that previous request. The slot then returns to the sequence number of that previous
+    /// request. Otherwise the slot becomes unusable.
     pub fn misordered(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {

@@ -349,9 +349,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
-        // If SEQUENCE renewed an expired lease, the effects of SEQUENCE store the client record before the client gets
-        // new state. If the file system cannot store the record, the client cannot reclaim after a restart, but this
-        // request can continue.
+        // If SEQUENCE renewed an expired lease, store the client record again before the client gets new state. If
+        // the file system cannot store the record, the client cannot reclaim its state after a restart of the server,
+        // but this request can continue.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {

@@ -105,8 +105,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 }
 
 impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
-    /// Recalls the conflicting delegations of other clients and waits for their return. Until the COMPOUND ends, the
-    /// server grants no new delegation of the file.
+    /// Recalls the delegations of the file that other clients hold and that conflict with the operation. Waits for
+    /// their return. Until the COMPOUND ends, the server grants no new delegation of the file.
     pub(super) async fn make_way(&mut self, file: FileId, what: Use) -> Answer<()> {
         let server: &'a Server<F, C> = self.server;
         let frozen = server.make_way(&self.ctx, file, what, Some(self.client())).await?;
@@ -140,10 +140,10 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(Some(found.id))
     }
 
-    /// Recalls the delegations of `file` after an operation has removed one of its names. `expected` is the file whose
-    /// delegations the server recalled before the operation. If `file` is another file, recalls the delegations of
-    /// other clients. If `file` has no name left, recalls the caller's delegation too, because a delegation keeps the
-    /// orphan allocated.
+    /// Recalls the delegations of `file` after an operation has removed one of its names. `expected` is the file
+    /// whose delegations the server recalled before the operation. If `file` is not `expected`, recalls the
+    /// delegations of `file` that other clients hold. If `file` has no name left, recalls the caller's delegation
+    /// too, because the server does not free a file with a delegation.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));

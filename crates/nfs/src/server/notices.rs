@@ -15,8 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of queued callbacks in flight. Callbacks to responsive clients are delayed only while this number of
-/// callbacks waits for unresponsive clients.
+/// Largest number of callbacks from the queue that are in flight (sent, but not answered yet). Unresponsive clients
+/// delay callbacks to other clients only if this number of callbacks to unresponsive clients is in flight.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);

@@ -267,8 +267,8 @@ pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns the default bytes after the status of a failed operation: no attributes set for SETATTR, no promise of a
-/// later callback for LAYOUTGET, size 0 for GETDEVICEINFO.
+/// Returns the default bytes that follow the status in the result of a failed operation. These bytes mean: no
+/// attribute set (SETATTR), no promise of a later callback (LAYOUTGET), size 0 (GETDEVICEINFO).
 pub(super) fn refused(op: nfs_opnum4, status: nfsstat4) -> &'static [u8] {
     match (op, status) {
         (OP_SETATTR, _) | (OP_LAYOUTGET, NFS4ERR_LAYOUTTRYLATER) | (OP_GETDEVICEINFO, NFS4ERR_TOOSMALL) => &[0; 4],

@@ -46,8 +46,8 @@ pub fn reply_bound(body: &[u8]) -> usize {
         } else if matches!(number, GETATTR | LOCK | LOCKT) {
             PLAIN
         } else {
-            // The bound covers stateids, filehandles and `change_info4`. The matched word may also be a count or a
-            // length instead of an operation number.
+            // `OTHER` bytes suffice for a result with stateids, filehandles or `change_info4`. The word that matched
+            // may also be no operation number, but a count or a length.
             OTHER
         };
         if sum >= limits::RECORD_MAX {

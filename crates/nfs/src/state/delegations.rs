@@ -59,10 +59,11 @@ pub enum Want {
 
 /// Weir's own value of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: the client wants a data delegation
 /// (`docs/native-protocol.md`). The holder of a data delegation caches only bytes, size and times, so other clients
-/// change names, modes and extended attributes without a recall. An open for writing only can have a data delegation.
+/// change names, modes and extended attributes without a recall. A client can also get a data delegation with an open
+/// only for writing.
 ///
-/// A client that asks again receives the delegation that it already holds. A read delegation becomes a write delegation
-/// if no other client has the file open.
+/// A client that asks for a delegation of the same file again receives the delegation that it already holds. For an
+/// open for writing, a write delegation replaces a read delegation if no other client has the file open.
 pub const WANT_DATA: u32 = 0x8000;
 
 /// Why the server grants no delegation with an open.
@@ -135,8 +136,8 @@ impl Delegation {
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Timestamp,
-    /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// the server sets the deadline to one lease period after the connection.
+    /// Whether the deadline is earlier than usual because the client has no backchannel connection. When the client
+    /// connects again, the server sets the deadline to one lease period from then.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
@@ -335,8 +336,9 @@ impl Delegations {
         pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
     }
 
-    /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that connects
-    /// gets a full lease period; a client that disconnects gets at most [`UNREACHED`].
+    /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that
+    /// connects gets a full lease period to return the delegation; a client that disconnects gets at most the short
+    /// time [`UNREACHED`].
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -351,8 +353,8 @@ impl Delegations {
         }
     }
 
-    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation of a
-    /// disconnected client the time is [`UNREACHED`]. Returns false if the recall has already begun.
+    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation, a
+    /// disconnected client has at most the short time [`UNREACHED`]. Returns false if the recall has already begun.
     fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration, connected: bool) -> bool {
         let Some(delegation) = self.by_other.get_mut(&other) else { return false };
         let file = delegation.file;
@@ -392,7 +394,7 @@ impl State {
     /// `change` is the file's change attribute that the OPEN reply contains.
     ///
     /// # Errors
-    /// Returns why the server grants no delegation.
+    /// The reason why the server grants no delegation.
     pub fn delegate(
         &mut self,
         client: ClientId,
@@ -423,10 +425,10 @@ impl State {
         Ok((self.add_delegation(given), kind))
     }
 
-    /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. The client
-    /// receives the held delegation again if the held delegation suffices. If a write delegation fits the open, a held
-    /// read delegation ends, and the caller grants a write delegation with a new stateid. So a recall of the read
-    /// delegation cannot be mistaken for a recall of the write delegation.
+    /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. Returns
+    /// the held delegation if it suffices for the open. Returns `None` if the client holds a read delegation and can
+    /// get a write delegation: this call ends the read delegation, and the caller grants the write delegation. The
+    /// new stateid distinguishes a recall of the write delegation from a recall of the read delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -475,7 +477,7 @@ impl State {
     /// restart of the server; the client must request them again.
     ///
     /// # Errors
-    /// Returns why the server grants no delegation.
+    /// The reason why the server grants no delegation.
     pub fn delegate_names(
         &mut self,
         client: ClientId,
@@ -487,8 +489,8 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(WhyNoDelegation::Resource);
         }
-        // Grant no delegation during a recall or the recall cooldown: otherwise clients that create names in one
-        // directory wait for each other's recalls all the time.
+        // Grant no delegation during a recall or in the recall cooldown (the time after a recall). Otherwise clients
+        // that create names in one directory would get delegations and wait for each other's recalls all the time.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(WhyNoDelegation::Contention);
@@ -530,8 +532,8 @@ impl State {
         Ok((stateid, recall))
     }
 
-    /// Checks whether a client may reclaim a delegation. A client may name the same delegation with each open of the
-    /// file that it reclaims.
+    /// Checks whether a client may reclaim a delegation. A client that reclaims several opens of the file may reclaim
+    /// the same delegation with each of these opens.
     ///
     /// # Errors RECLAIM_CONFLICT: the client holds a delegation of another kind, or other clients use the file in a
     /// conflicting way. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
@@ -670,8 +672,8 @@ impl State {
         }
     }
 
-    /// Updates the tables after a delegation was returned or revoked. A file delegation counts as an open, so its end
-    /// may be the last close of the file.
+    /// Updates the tables after a delegation was returned or revoked. A file delegation counts as an open, so the end
+    /// of a delegation may have the effect of the last CLOSE of the file.
     fn delegation_gone(&mut self, client: ClientId, file: FileId, kind: DelegationKind) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);

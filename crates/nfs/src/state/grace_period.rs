@@ -93,8 +93,8 @@ impl State {
         for owner in owners {
             self.grace.complete(owner);
             if let Some(client) = self.clients.confirmed(owner) {
-                // If the client sent RECLAIM_COMPLETE while the server deleted its old record, the deletion may have
-                // removed the client's new record. So store the record again.
+                // If the client sent RECLAIM_COMPLETE while the server deleted the client's old record, the deletion
+                // may also have removed the new record that RECLAIM_COMPLETE stored. So store the new record again.
                 self.unrecord(client);
                 self.note_record(client);
             }

@@ -216,8 +216,8 @@ impl Layouts {
     }
 }
 
-/// Checks the sequence number of a layout stateid. The number is never 0. Every earlier number is valid too, because
-/// clients send requests in parallel (§12.5.5.2.1.4).
+/// Checks the sequence number of a layout stateid. A sequence number of 0 is an error. Every sequence number up to
+/// the current one is valid, because clients send requests in parallel (§12.5.5.2.1.4).
 fn check_layout_seqid(asked: u32, current: u32) -> Result<()> {
     if asked == 0 || (asked.wrapping_sub(current) as i32) > 0 { Err(NFS4ERR_BAD_STATEID) } else { Ok(()) }
 }
@@ -458,9 +458,9 @@ impl State {
     /// Begins to recall the layouts that overlap `filter` from all clients except `except`. Each holder has one lease
     /// period to return its layout.
     ///
-    /// Returns the recalls to send. If a recall in progress already covers `filter` for a layout, the call begins no
-    /// second recall of this layout. The caller waits until [`State::conflicting_layouts`] is false, and may stop new
-    /// grants during the wait ([`State::freeze_layouts`]).
+    /// Returns the recalls to send. The call begins no second recall of a layout if a recall of this layout in
+    /// progress already covers `filter`. The caller waits until [`State::conflicting_layouts`] is false, and may stop
+    /// new grants during the wait ([`State::freeze_layouts`]).
     pub fn recall_layouts(
         &mut self,
         file: FileId,

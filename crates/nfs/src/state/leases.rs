@@ -90,8 +90,8 @@ impl State {
         Some(expired)
     }
 
-    /// Removes a lapsed client with all its state, because another client wants some of this state. The next
-    /// [`State::expire`] reports the removed client to its caller.
+    /// Removes a lapsed client with all its state, because another client wants some of this state. The next call of
+    /// [`State::expire`] returns the removed client.
     pub(crate) fn expel(&mut self, id: ClientId) {
         let gone = self.remove_expired(id);
         self.expelled.extend(gone);

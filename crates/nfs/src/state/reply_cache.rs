@@ -125,8 +125,9 @@ impl ReplyCache {
         }
         if sequence == entry.sequence.wrapping_add(1) {
             return match entry.reply {
-                // The client has abandoned the request in execution and uses its slot for a new request. So the client
-                // must retry the new request after the abandoned request is complete.
+                // The server still executes a request that the client has abandoned, and the client uses its slot for
+                // a new request. So the client must send the new request again after the abandoned request is
+                // complete.
                 Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
                 _ => Ok(Verdict::New),
             };

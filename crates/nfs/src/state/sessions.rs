@@ -329,7 +329,8 @@ impl State {
     }
 
     /// Reserves memory for the reply cache of a session and charges this memory to the client's machine. Grants fewer
-    /// slots when memory runs low. The memory that one machine reserves may not exceed the memory that remains free.
+    /// slots when memory runs low: the sessions of one machine may reserve at most as much memory together as is
+    /// still free.
     fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);

@@ -248,8 +248,8 @@ impl World {
     }
 }
 
-/// Runs every history of at most `depth` steps, and after each history delivers the messages still in flight. Returns
-/// the number of histories.
+/// Runs every history of at most `depth` steps. At the end of each history, delivers the messages that are still in
+/// flight. Returns the number of histories.
 fn walk(world: &World, steps: &[Step], depth: u32, history: &mut Vec<Step>) -> u32 {
     let mut walked = 0;
     for step in steps.iter().filter(|s| world.enabled(**s)) {

@@ -150,8 +150,8 @@ fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
         why: Gone::Revoked,
     };
     assert_eq!(state.take_effects(), [fenced, Effect::DelegationGone(FILE)]);
-    // The status flags of SEQUENCE report the revocation of the delegation until the client frees its stateid. Then the
-    // server stores the client's record again, so that the client may reclaim after a restart.
+    // The status flags of SEQUENCE report the revocation of the delegation until the client frees the stateid of the
+    // delegation. Then the server stores the client's record again, so that the client may reclaim after a restart.
     assert_eq!(renew_lease(&mut state, session, 2, at(102)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Err(NFS4ERR_DELEG_REVOKED));
     assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_DELEG_REVOKED));
@@ -388,8 +388,8 @@ struct World {
 }
 
 impl World {
-    /// Recalls the delegations of other clients that conflict with a use, and compares the recalls with the model.
-    /// Returns whether no delegation conflicts.
+    /// Recalls the delegations of other clients that conflict with a use of the file, and compares the recalls with
+    /// the model. Returns whether no delegation conflicts.
     fn make_way(&mut self, who: usize, what: Use) -> bool {
         let mut expected = Vec::new();
         let mut free = true;

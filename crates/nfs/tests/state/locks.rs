@@ -273,7 +273,7 @@ proptest! {
                 !got
             });
             // Two lock-owners that wait for each other's locks are deadlocked, which the server does not resolve. So
-            // one of them releases its locks.
+            // the test lets one of the two release its locks.
             if left.len() == before && rounds.is_multiple_of(4) {
                 let who = left[rounds / 4 % left.len()].0;
                 give_back(&mut world, who);

@@ -181,7 +181,8 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     state.expire(at(100));
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
     // A directory delegation cannot be reclaimed, so the server revokes the delegation without deleting the client's
-    // record. The delegation does not count as an open, so there is no last close.
+    // record. A directory delegation does not count as an open, so its revocation is not a last close and causes no
+    // other effect.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!(renew_lease(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
@@ -202,8 +203,8 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert!(state.recall_delegations(DIR, Use::Write, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // With the reply to its first request, the silent client learns that the server revoked its directory delegation.
-    // Only then may it rely on a directory delegation again.
+    // The silent client learns of the revocation of its directory delegation with the reply to its next request.
+    // Until then, it must not rely on a directory delegation.
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);
@@ -279,8 +280,8 @@ struct Peer {
 enum Call {
     Ask(usize),
     Return(usize),
-    /// The client begins a change of the directory. If another client holds a delegation, the server recalls this
-    /// delegation, and the change does not begin.
+    /// The client asks to change names in the directory. If another client holds a delegation of the directory, the
+    /// server recalls this delegation, and the change does not happen.
     Begin(usize),
     End(usize),
     /// The recall cooldown passes.

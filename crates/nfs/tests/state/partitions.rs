@@ -221,8 +221,8 @@ impl World {
         Ok(())
     }
 
-    /// Writes with the lock stateid. The write must succeed if and only if no other client has held the lock since this
-    /// client got the lock.
+    /// Sends a WRITE with the stateid of the lock. The write must succeed if and only if no other client has held the
+    /// lock since this client got the lock.
     fn use_lock(&mut self, who: usize) -> std::result::Result<(), Crashed> {
         let client = self.sequence_or_reconnect(who)?;
         let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) else { return Ok(()) };

@@ -206,8 +206,8 @@ fn the_backchannel_uses_the_connections_that_are_bound_to_it() {
 
 #[test]
 fn bind_conn_to_session_binds_the_requested_channels() {
-    // Each case: the direction to which the connection is bound already, the requested direction, and the direction in
-    // the reply (`None`: INVAL).
+    // Each case consists of three directions (channels): the direction to which the connection is already bound, the
+    // direction that BIND_CONN_TO_SESSION requests, and the direction in the reply (`None`: the reply is INVAL).
     let (fore, back, both) = (Some(CDFS4_FORE), Some(CDFS4_BACK), Some(CDFS4_BOTH));
     for (before, asked, after) in [
         (None, CDFC4_FORE, fore),

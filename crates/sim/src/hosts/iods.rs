@@ -118,8 +118,8 @@ impl IodHost {
         self.disk.die_after(changes);
     }
 
-    /// Sets the errors and delays of the disk from now on. Returns whether the simulator let disk operations fail at
-    /// any time after the start of the iod process.
+    /// Sets which errors and delays the disk has from now on. Returns whether the disk had a setting with errors at
+    /// any time since the start of the iod process.
     pub fn set_faults(&self, faults: DiskFaults) -> bool {
         let before = {
             let mut now = self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner);

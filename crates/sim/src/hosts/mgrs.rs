@@ -87,8 +87,8 @@ impl MgrHost {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Starts a task that moves the bytes of a file to new objects on `iods`. The task tries again while an iod or a
-    /// client prevents the move. Does nothing if the mgr does not serve requests.
+    /// Starts a task that moves the bytes of a file to new objects on `iods`. If the move fails with DELAY because of
+    /// an iod or a client, the task tries again. Does nothing if the mgr does not serve requests.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();
@@ -207,8 +207,8 @@ impl Run {
     }
 }
 
-/// Waits until the metadata store has work to do. Returns `true` if a timeout of the store has expired, and no request
-/// has given the store work.
+/// Waits until the metadata store has work to do. Returns `true` if the wait ended because a timer of the store
+/// expired, and `false` if a request gave the store work.
 pub(crate) async fn wait(stepper: &Stepper) -> bool {
     match stepper.due() {
         None => stepper.ready().await,

@@ -43,8 +43,8 @@ struct State {
     silent_until: Option<Instant>,
     /// For each end of the connection: whether the host at this end has restarted, and has forgotten the connection.
     forgotten: [bool; 2],
-    /// For each end of the connection: whether this end retransmits lost bytes. When the host at the opposite end has
-    /// restarted, that host replies to the retransmitted bytes with a reset.
+    /// For each end of the connection: whether this end retransmits lost bytes. If the host at the opposite end has
+    /// restarted, it replies to the retransmitted bytes with a reset.
     repeats: [bool; 2],
 }
 

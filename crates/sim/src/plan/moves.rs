@@ -16,8 +16,8 @@ pub struct Move {
 pub const TRIES: u32 = 6;
 
 impl Plan {
-    /// Adds moves to some plans. The files of such a plan are on some or all of the iods. So a move keeps some of the
-    /// iods of its file, keeps all of them in another order, or keeps none.
+    /// Adds moves to some plans. In such a plan, each file has objects on some or all of the iods. So the new objects
+    /// of a moved file are on some of the same iods, on all of the same iods in another order, or on other iods only.
     pub(super) fn draw_moves(&mut self) {
         let mut rng = Rng::new(self.seed, "moves");
         if !rng.percent(50) {

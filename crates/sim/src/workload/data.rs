@@ -218,8 +218,8 @@ impl Process {
         }
     }
 
-    /// Handles a failed operation on an open file: marks as doubtful all changes of the file by this client that were
-    /// not durable, and closes the file.
+    /// Handles a failed operation on an open file: closes the file, and marks those changes of the file by this
+    /// client as doubtful that are not durable yet.
     async fn failed(&mut self, at: usize, what: &str, error: &client::Error) {
         self.tolerate(what, error);
         let handle = self.open.remove(at);

@@ -5,8 +5,8 @@ use crate::names::{NameReply, NameRequest};
 use client::{CreateOptions, OpenFlags};
 use types::{Renaming, Status};
 
-/// Number of file names that clients use in a directory. The file names have the numbers 0 to 3, and the directory
-/// names have the next numbers.
+/// Number of file names that clients use in a directory. Names have numbers: the file names have the numbers 0 to 3,
+/// and the directory names have the numbers from 4 on.
 const FILES: u64 = 4;
 const DIRECTORIES: u64 = 2;
 

@@ -268,8 +268,8 @@ fn add(
     Ok(())
 }
 
-/// Returns the name under which a source is copied. Returns `None` for a root, `.` and `dir/.`, because these sources
-/// stand for the entries of the directory.
+/// Returns the name under which a source is copied. Returns `None` for a root, `.` and `dir/.`, because the command
+/// then copies the entries of the source directory, not the directory itself.
 fn own_name(typed: &OsString, source: &Locator) -> Option<Vec<u8>> {
     let typed = typed.as_bytes();
     if typed == b"." || typed.ends_with(b"/.") {

@@ -124,8 +124,8 @@ async fn check(address: &Address, args: &Args) -> Result<Sum, Failure> {
     let mut sum = Sum::default();
     for _ in 0..ROUNDS_MAX {
         let before = sum.repaired;
-        // Add up only the number of repairs over all rounds. Each round reports the unrepaired damage again, so adding
-        // the findings would count this damage twice.
+        // Over all rounds of the check, add up only the number of repairs. Each round finds the unrepaired damage
+        // again, so a sum of the findings would count this damage several times.
         sum = Sum { repaired: before, ..Sum::default() };
         round(address, args, &mut sum).await?;
         if sum.repaired == before || sum.broken_off.is_some() {
@@ -184,8 +184,8 @@ impl Asker<'_> {
                         Err(e) => e,
                     }
                 }
-                // Until the first page arrives, the command has no running check to continue. So report a failed
-                // connection at once instead of retrying.
+                // Before the first page of findings arrives, no check is running that the command could continue. So
+                // report a failed connection at once, without a retry.
                 Err(e) if ask.run == 0 => return Err(Failure::new(e).next(UNREACHABLE)),
                 Err(e) => e,
             };

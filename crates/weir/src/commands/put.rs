@@ -115,8 +115,8 @@ fn read_all(send: &mpsc::Sender<std::io::Result<Bytes>>) {
     }
 }
 
-/// Fills the buffer from the input. Returns the number of bytes read, which is less than the buffer holds only at the
-/// end of the input.
+/// Fills the buffer from the input. Returns the number of bytes read, which is less than the length of the buffer
+/// only at the end of the input.
 fn read_full(input: &mut impl Read, buffer: &mut Buffer) -> std::io::Result<usize> {
     let space = buffer.space();
     let mut done = 0;

@@ -72,8 +72,8 @@ fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Removes everything in a directory, level by level: first the files, from the top level down, and then the
-/// directories, from the lowest level up.
+/// Removes everything in a directory, level by level: first all files, beginning at the top level, and then all
+/// directories, beginning at the lowest level.
 async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     let mut levels: Vec<Vec<Below>> = Vec::new();
     let mut dirs = vec![top];

@@ -77,8 +77,8 @@ struct JsonObject {
     allocated: u64,
     /// The first byte ranges of the file that are in this object, as (offset, length).
     ranges: Vec<(u64, u64)>,
-    /// Whether the object holds more ranges of the file than `ranges` lists. In the file, all neighbouring ranges of
-    /// one object have the same distance.
+    /// Whether the object holds more ranges of the file than `ranges` lists. The unlisted ranges follow at the same
+    /// interval as the listed ranges, because of the striping.
     more: bool,
 }
 
@@ -214,8 +214,8 @@ fn ranges(placement: &Placement) -> Vec<(Vec<ByteRange>, bool)> {
     let count = placement.objects.len();
     let mut found: Vec<(Vec<ByteRange>, bool)> = vec![(Vec::new(), false); count];
     let whole = ByteRange { offset: 0, len: placement.file_size };
-    // Examine the first ranges of the file: enough to find, for each object, all ranges that the output shows, and
-    // whether the object holds more ranges.
+    // Examine only the first ranges of the file. Their number suffices to find, for each object, the ranges that the
+    // output shows, and whether the object holds more ranges.
     for piece in placement.pieces(whole).take(count * (RANGES_SHOWN + 1)) {
         let Some((ranges, more)) = found.get_mut(piece.index) else { continue };
         match ranges.len() < RANGES_SHOWN {

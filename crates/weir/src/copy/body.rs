@@ -22,8 +22,8 @@ const READ: usize = 4 * PIECE;
 /// Minimum length of a range that iods copy from one to another if source and destination are one file system. For a
 /// shorter range, the additional requests to the iods cost more time than they save.
 const BY_IODS_FROM: u64 = 2 << 20;
-/// Minimum size of a file in Weir whose holes the copy looks up before it reads the file. For a smaller file, the
-/// replies to the reads report the holes.
+/// Minimum size of a file in Weir whose holes the copy looks up before it reads the file. In a smaller file, the copy
+/// finds the holes by its READ requests alone, because a READ reply reports holes.
 const PROBE_HOLES_FROM: u64 = 64 << 20;
 
 /// A source file whose bytes are being copied to a new file, which has a temporary name until it is complete.
@@ -156,8 +156,8 @@ impl Body {
         Ok(())
     }
 
-    /// Requests the iods to copy a chunk. Returns `false` if the iods did not copy it. The caller then copies the chunk
-    /// through this machine, and reports an error only if this attempt fails, too.
+    /// Requests the iods to copy a chunk. Returns `false` if the iods did not copy the chunk. The caller then copies
+    /// the chunk through this machine, and reports an error only if this second copy fails too.
     fn copy_by_iods(
         &self,
         means: &TransferContext,

@@ -6,7 +6,7 @@ use types::Attrs;
 
 /// A directory of the destination into which tasks still copy names.
 ///
-/// Every task that will make a name in the directory holds a reference to this directory. The task that drops the last
+/// Every task that will make a name in the directory holds a reference to this value. The task that drops the last
 /// reference sets the final attributes of the directory, because every new name changes the directory's times.
 pub struct Folder {
     /// The location of the destination directory.

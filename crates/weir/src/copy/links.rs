@@ -62,7 +62,7 @@ impl<W, T: Clone> Links<W, T> {
     }
 
     /// Records that the copy of the file `id` has failed. Returns the other names of the file that waited for this
-    /// copy; the caller copies the bytes again under the first name.
+    /// copy; the caller copies the bytes again, to the first of these names.
     pub fn failed(&self, id: Identity) -> Vec<W> {
         match self.put(id, None) {
             Some(State::Copying(waiting)) => waiting,

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// If at least this number of files waits in the queue, the threads read no directories. This limits the memory of a
-/// copy for a tree of any size.
+/// If at least this number of files waits in the queue, the threads read no directories. This limit bounds the memory
+/// use of a copy, however many files the tree has.
 const FILES_WAITING_MAX: usize = 1 << 16;
 
 /// A queue of tasks that detects when all tasks are done.
 ///
-/// Threads take [`Task::Help`] first, so that a started file is complete soon. Then they take directories, so that the
-/// totals of the copy are known early. They take files last.
+/// Threads first take tasks that help to copy a started file ([`Task::Help`]), so that this file is complete soon.
+/// Then they take directories, so that the total numbers of files and bytes are known early. They take new files
+/// last.
 pub struct Queue<D, F, H> {
     inner: Mutex<Inner<D, F, H>>,
     change: Condvar,

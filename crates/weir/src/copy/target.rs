@@ -85,8 +85,8 @@ impl Place {
     }
 }
 
-/// Converts the error of an attempt to open a directory that the copy has found or made earlier. Another program may
-/// have replaced this directory.
+/// Converts the error of a failed open of a directory that the copy found or made before. The cause may be that
+/// another program has replaced this directory.
 fn replaced(error: Errno) -> Failure {
     match error {
         Errno::LOOP | Errno::NOTDIR => {
@@ -252,8 +252,8 @@ fn owner(attrs: &Attrs) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {
     (known(attrs.uid).map(rustix::fs::Uid::from_raw), known(attrs.gid).map(rustix::fs::Gid::from_raw))
 }
 
-/// Returns the mode that the copy gets. Clears the setuid and setgid bits if its owner may differ from the source's
-/// owner: only root preserves the owner.
+/// Returns the mode that the copy gets. Clears the setuid and setgid bits if the user who copies is neither root nor
+/// the owner of the source, because the copy then has another owner than the source.
 fn kept_mode(attrs: &Attrs) -> u32 {
     let own = rustix::process::geteuid();
     if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 }

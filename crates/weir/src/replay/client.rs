@@ -46,7 +46,7 @@ impl Client {
         Client { shared, connection, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
-    /// Fills the files that the trace reads with zeros, for one copy of the trace. Fills each file up to the highest
+    /// Writes zeros to the files that the trace reads, for one copy of the trace. Fills each file up to the highest
     /// offset that the trace reads in the file.
     pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
         const PIECE: u64 = 1 << 20;

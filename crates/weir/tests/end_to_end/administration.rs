@@ -227,8 +227,8 @@ fn mkfs_needs_an_empty_directory_and_prints_a_configuration() {
     assert!(said.contains("foo"), "{said}");
 }
 
-/// With the exports of the documentation, the mgr squashes root of other machines. Root of the mgr's own machine must
-/// still be able to run administration commands.
+/// With the export options from the documentation, the mgr squashes root on other machines. Root on the mgr's own
+/// machine must still be able to run administration commands.
 #[test]
 fn root_on_the_mgr_machine_may_administer_despite_exports() {
     if !rustix::process::geteuid().is_root() {
@@ -244,8 +244,8 @@ fn root_on_the_mgr_machine_may_administer_despite_exports() {
     lab.run(["mkdir", "/home", "/public"]);
     drop(lab);
     let mut lab = mgr(&exports);
-    // Run these commands with the mgr's own address, not the address of its proxy: the mgr must refuse administration
-    // commands that arrive through the proxy.
+    // Run these commands with the mgr's own address, because the mgr refuses administration commands that arrive
+    // through the proxy in front of it.
     let address = lab.mgr.address();
     let direct = |args: &[&str]| {
         let mut command = weir(args);

@@ -133,8 +133,8 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
 
 /// Starts an mgr with an older copy of its store while one iod or both iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // The recovery must fail while an iod is down: the mgr continues above the object numbers of all iods, so it needs
-    // a reply from every iod.
+    // The recovery must fail while an iod is down: the recovered mgr must assign object numbers above all numbers
+    // that any iod has, so the mgr needs a reply from every iod.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
     let said = fail(command.arg("--recover-old-store"), 1);
@@ -341,8 +341,8 @@ fn assert_fsck_reports_the_changes(
     assert_eq!(code, 4);
     let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
     assert_eq!(named("object-unknown"), made);
-    // A file can be empty in the dump because its copy was in progress at that moment. Such a file has lost no data, so
-    // fsck does not report it.
+    // A file can be empty in the dump because a copy was writing it when the dump was made. Such a file has lost no
+    // data, so fsck does not report it.
     let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
     assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
 }

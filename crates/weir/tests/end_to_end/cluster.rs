@@ -25,8 +25,8 @@ pub fn start(args: &[&OsStr]) -> (Child, Value) {
     start_logged(&mut command)
 }
 
-/// Starts a daemon with a prepared command. Returns its process and its ready message. A thread copies the daemon's log
-/// to the output of the test.
+/// Starts a daemon with the command line of `command`. Returns its process and its ready message. A thread copies the
+/// daemon's log to the output of the test.
 pub fn start_logged(command: &mut Command) -> (Child, Value) {
     let mut child = spawn(command.stderr(Stdio::piped()));
     let logged = BufReader::new(child.stderr.take().expect("piped"));
@@ -34,8 +34,8 @@ pub fn start_logged(command: &mut Command) -> (Child, Value) {
     answer(child, command)
 }
 
-/// Starts a daemon with a prepared command, for which the caller has set up standard error. Returns its process and its
-/// ready message.
+/// Starts a daemon with the command line of `command`; the caller has set up the daemon's standard error in
+/// `command`. Returns its process and its ready message.
 pub fn ready(command: &mut Command) -> (Child, Value) {
     answer(spawn(command), command)
 }
@@ -60,8 +60,8 @@ pub fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
-/// Returns a loopback address that no other cluster of these tests uses. So no other cluster can take this cluster's
-/// port while this cluster is down.
+/// Returns a loopback address that no other cluster of these tests uses. A cluster at such an address keeps its port
+/// while it is down, because no other cluster listens at the address.
 pub fn own_address() -> Ipv4Addr {
     static CLUSTERS: AtomicU32 = AtomicU32::new(0);
     let number = (std::process::id() << 8) + CLUSTERS.fetch_add(1, Ordering::Relaxed);

@@ -23,8 +23,8 @@ enum Drill {
     Mgr,
     /// The test kills one iod and the mgr at the same time, and restarts both daemons.
     Both,
-    /// The proxies cut connections after random numbers of bytes: the connections between the client and every daemon,
-    /// and those between the mgr and the iods.
+    /// The proxies break connections after random numbers of bytes. Proxies are between the client and every daemon,
+    /// and between the mgr and the iods.
     Cuts,
 }
 

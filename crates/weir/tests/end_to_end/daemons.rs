@@ -116,8 +116,8 @@ fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
     assert_eq!(sockets(), 0, "a stopped cluster removes its sockets");
 }
 
-/// The kernel needs time to end a killed daemon. A service manager may start the next daemon earlier, so this daemon
-/// must wait for the store.
+/// The kernel needs time to end a killed daemon. A service manager may start the next daemon before this end. So the
+/// next daemon must wait until the killed daemon has released the store.
 #[test]
 fn a_new_daemon_waits_until_the_old_one_releases_the_store() {
     let home = tempfile::tempdir().unwrap();

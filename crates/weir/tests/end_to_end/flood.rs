@@ -37,8 +37,8 @@ const MGR_PORT: u16 = 7549;
 const IOD_PORT: u16 = 7550;
 /// Time limit of one step of the test. The test fails if a step takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Memory of a daemon in bytes that the test allows in addition to the attacker's payloads: threads, sockets, request
-/// headers, and requests of the client.
+/// Memory in bytes that the test allows a daemon to use in addition to the attacker's payloads, for threads, sockets,
+/// request headers, and requests of the client.
 const BESIDE_PAYLOADS: u64 = 64 << 20;
 const READ: usize = 1 << 20;
 const WRITE: usize = 256 << 10;
@@ -244,8 +244,8 @@ impl Attack {
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };
         let request = request(PROGRAM, VERSION, Procedure::Write as u32, |out| args.encode(out));
         let ticket = Some(key.ticket(fsid, session, expires));
-        // Send nearly the whole request. So if the iod gave the attacker more buffers than the share of one machine,
-        // the iod's memory would grow visibly.
+        // Send nearly the whole request, so that it fills a buffer of the iod. If the iod gave the attacker more
+        // buffers than the share of one machine, the memory use of the iod would then grow visibly.
         Attack { port: IOD_PORT, connections: 640, ticket, beginning: request.slice(..900_000) }
     }
 
@@ -274,8 +274,8 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Keeps the connections open until `over` is set, and replaces connections that the daemon closes. Whenever all
-    /// connections are open, sends a message to `stands`.
+    /// Keeps the connections open until `over` is set, and replaces connections that the daemon closes. Each time
+    /// when all connections are open, sends a message to the channel `stands`.
     fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> ConnectionCounts {
         let (mut live, mut counts) = (Vec::new(), ConnectionCounts::default());
         while !over.load(Relaxed) {

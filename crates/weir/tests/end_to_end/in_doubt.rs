@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::io::Write;
 use std::process::{Output, Stdio};
 
-/// Runs a command with `input` on standard input, and kills the mgr before its reply number `at` reaches the command.
-/// Returns `false` if the command ended before this reply.
+/// Runs a command with `input` on standard input. Kills the mgr when the mgr has sent its reply number `at`, before
+/// this reply reaches the command. Returns `false` if the command ended before this reply.
 fn run_with_kill_at(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Output, bool) {
     lab.mgr.proxy.hold_answers_after(at);
     let mut command = lab.weir(args);

@@ -171,7 +171,8 @@ fn launch(command: &mut Command, log: &Path) -> (Child, SocketAddr) {
 impl Lab {
     /// Creates a file system with `iods` iods in `home`, and starts all daemons.
     ///
-    /// The lease is 20 seconds. If a client died without disconnecting, the next start of the mgr waits for this lease.
+    /// The lease is 20 seconds. After a client has died without disconnecting, a restarted mgr waits up to one lease
+    /// for this client.
     pub fn start(home: &Path, iods: usize) -> Lab {
         Lab::start_with(home, iods, &["--lease-secs", "20"])
     }

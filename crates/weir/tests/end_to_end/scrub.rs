@@ -1,5 +1,5 @@
-//! Damage on the disks of a running cluster: reads must return errors instead of wrong bytes, and a scrub must report
-//! the damaged bytes.
+//! Damage on the disks of a running cluster: a read of damaged bytes must fail instead of returning wrong bytes, and
+//! a scrub must report the damaged bytes.
 
 use crate::cluster::{Cluster, fail};
 use serde_json::Value;

@@ -16,13 +16,14 @@ const _: () = assert!(FINDINGS_MAX * (PATHS_MAX * (PATH_MAX + 8) + 5 * TEXT_MAX)
 /// Arguments of CHECK.
 ///
 /// The mgr numbers its running checks. Each call requests the next page of findings of a check. If a reply was lost,
-/// the client may request the same page a second time. The mgr aborts a check if no call arrives for a while.
+/// the client may request the same page a second time. The mgr aborts a check if no call for this check arrives for a
+/// while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckArgs {
     /// Number of the check, which the client takes from the reply with the first page; 0 starts a new check.
     pub run: u64,
     /// The number of the page to return, counted from 0. The mgr keeps only the page that it sent last. So the client
-    /// can request only this page again, or the page after this page.
+    /// can request only that page again, or the next page.
     pub page: u32,
     /// Whether the mgr repairs the damage that it finds. The mgr ignores this field after the first page.
     pub repair: bool,

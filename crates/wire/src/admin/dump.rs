@@ -11,7 +11,7 @@ pub const DUMP_PAGE_MAX: usize = 512 << 10;
 /// Arguments of DUMP.
 ///
 /// The mgr numbers its running dumps. Each call requests the next page of a dump. If a reply was lost, the client may
-/// request the same page a second time. The mgr aborts a dump if no call arrives for a while.
+/// request the same page a second time. The mgr aborts a dump if no call for this dump arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpArgs {
     /// Number of the dump, which the client takes from the reply with the first page; 0 starts a new dump.

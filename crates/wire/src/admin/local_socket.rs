@@ -8,8 +8,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LocalSocketArgs {
     /// The address of the client's end of this connection, as the client sees it (`host:port`); empty over a Unix
-    /// socket. If the daemon sees the client under another address, a proxy or NAT is between them. The daemon then
-    /// does not return its socket.
+    /// socket. If the daemon sees another address of the client, a proxy or NAT is between the daemon and the client.
+    /// In this case, the daemon does not return the path of its Unix socket.
     pub from: String,
 }
 

@@ -22,7 +22,7 @@ const DOMAIN_FILE_HANDLE: u8 = 5;
 /// First byte of the input from which the secret of one iod is derived.
 const DOMAIN_IOD: u8 = 6;
 /// First byte of the MAC input of the iod's proof in the reply to HELLO. The MAC inputs of the other two proofs (in
-/// PROVE and in its reply) begin with other bytes, so that no proof is valid in place of another proof.
+/// PROVE and in its reply) begin with other bytes, so that a proof in one message is not valid in another message.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;
@@ -191,7 +191,7 @@ impl Capability {
     /// Checks the MAC of the capability with the secret of this iod. Also checks the file system, the session, and the
     /// expiry at `now` (Unix time in seconds). The capability must grant all rights in `needed`.
     ///
-    /// The caller must also compare the generation in the capability with that of the object.
+    /// The caller must also compare the generation in the capability with the generation of the object.
     ///
     /// # Errors
     /// `CapExpired` for a genuine capability that has expired, `CapRefused` in all other cases.

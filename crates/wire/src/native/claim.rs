@@ -13,8 +13,9 @@ pub struct Claim {
     pub store: StoreId,
     /// The epoch of the mgr that sent the claim. The epoch grows at each start of the mgr.
     pub epoch: u32,
-    /// A random number (mark), never 0, that identifies one copy of the metadata store. The metadata store has
-    /// recorded this number before the claim, so an older copy does not have it.
+    /// A random number (mark), never 0, that identifies one copy of the metadata store. The mgr writes this number to
+    /// the metadata store before it sends the claim, so an older copy of the metadata store does not contain the
+    /// number.
     pub mark: u64,
     /// Limit of inode numbers. Until its next claim, the mgr assigns only inode numbers below this limit.
     pub numbers: u64,
@@ -41,8 +42,8 @@ pub struct Claiming {
     /// The random number (mark) of the claim that the iod must have recorded. 0 means that the iod must have recorded
     /// no claim.
     pub expected: u64,
-    /// The first inode number that the metadata store has not assigned. If the iod has recorded no claim, it accepts
-    /// this claim only if it has no object with this or a higher number.
+    /// The first inode number that the metadata store has not assigned. An iod that has recorded no claim accepts
+    /// this claim only if the iod has no object of an inode with this or a higher number.
     pub next: u64,
     /// The new record, which replaces the recorded claim if the iod accepts it.
     pub claim: Claim,
@@ -93,8 +94,8 @@ pub struct ClaimReply {
     pub taken: bool,
     /// The claim that the iod has recorded after this request; `None` if it has recorded none.
     pub remembered: Option<Claim>,
-    /// The highest object number on the iod; 0 if the iod has no object. Present if the mgr requested it, or if the iod
-    /// has recorded no claim.
+    /// The highest inode number of any object on the iod; 0 if the iod has no object. Present if the mgr requested
+    /// it, or if the iod has recorded no claim.
     pub highest: Option<u64>,
 }
 

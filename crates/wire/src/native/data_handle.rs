@@ -52,8 +52,8 @@ pub struct DataHandle {
     pub mac: [u8; 16],
 }
 
-/// Returns the short number of a file system in handles. Two file systems may have the same number, so the MAC of a
-/// handle covers the whole id.
+/// Returns the short number that stands for a file system in handles. Two file systems may have the same short
+/// number, so the MAC of a handle covers the whole file system id.
 pub fn volume_tag(fsid: Fsid) -> u32 {
     let [a, b, c, d, ..] = fsid.0;
     u32::from_be_bytes([a, b, c, d])
@@ -127,8 +127,8 @@ impl DataHandle {
         put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.stripe_unit);
-        // Truncate a stripe count or index that needs more than `INDEX_BITS` bits. The iod refuses the resulting
-        // handle, or the handle grants no access.
+        // Drop the high bits of a stripe count or stripe index that needs more than `INDEX_BITS` bits. The iod
+        // refuses the resulting handle, or the handle gives no access.
         let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);

@@ -12,9 +12,9 @@ pub const ADDRESSES_MAX: usize = 16;
 
 /// The owner of a connection, and its incarnation.
 ///
-/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to PROVE
-/// when no request of the closed connections is in progress. After that reply, the iod executes no request of the
-/// closed connections.
+/// When the iod receives PROVE, it closes all other connections of the same owner with a smaller incarnation. The iod
+/// replies to PROVE when no request of the closed connections is in progress. After this reply, the iod executes no
+/// request of the closed connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// The owner of the connection: bytes that no other client can guess. Connections that replace one another have
@@ -149,8 +149,8 @@ impl Xdr for Local {
     }
 }
 
-/// Result of HELLO: the identity of the iod, and the options of the connection. Every peer that knows the id of the
-/// file system gets this result.
+/// Result of HELLO: the identity of the iod, and the options of the connection. The iod sends this result, before any
+/// authentication, to every peer that knows the id of the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloReply {
     /// Id of the iod that replies.

@@ -177,8 +177,8 @@ pub struct WriteHead {
     pub cap: Capability,
     /// Whether the iod must make the bytes durable before it replies.
     pub stable: bool,
-    /// Smallest valid size of the object in bytes: the client knows that the object had this size durably. A shorter
-    /// or missing object has lost bytes, and the iod fails the write with `Lost`.
+    /// Smallest valid size of the object in bytes: the client knows that the object once had this size durably. A
+    /// shorter or missing object has lost bytes, and the write then fails with `Lost`.
     pub least: u64,
     /// The byte ranges that the data belong to, at most `EXTENTS_MAX` ranges.
     pub extents: Vec<WriteExtent>,

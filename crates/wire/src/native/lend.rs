@@ -11,8 +11,8 @@ use super::LOAN_MARK_MAX;
 pub struct Loan {
     /// File offset of the first byte of the object.
     pub begin: u64,
-    /// The first bytes of the object file when the iod lent it, at least one byte. If the file begins with different
-    /// bytes, the client must no longer use the descriptor.
+    /// The first bytes of the object file at the time of the LEND, at least one byte. Once the file begins with other
+    /// bytes than these, the client must no longer use the descriptor.
     pub mark: Bytes,
 }
 

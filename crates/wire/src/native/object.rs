@@ -51,7 +51,7 @@ pub struct SizeReply {
     /// Disk space in bytes that the object occupies, including the header of its file.
     pub allocated: u64,
     /// Whether clients of the files layout have written to the object after the last WRITE_REPORTS report of the
-    /// object. The iod returns true once for such writes, and only to the mgr.
+    /// object. Only the mgr gets the value true, and only once for the same writes.
     pub changed: bool,
 }
 
@@ -220,8 +220,8 @@ impl Xdr for SeekReply {
 pub struct FenceArgs {
     /// Capability that names the object; needs the right ADMIN.
     pub cap: Capability,
-    /// From now on, the iod refuses capabilities of generations before this one. If the object already has this
-    /// generation or a newer one, FENCE changes nothing.
+    /// The new generation of the object: after FENCE, the iod refuses capabilities of older generations. If the
+    /// object already has this generation or a newer one, FENCE changes nothing.
     pub generation: Generation,
 }
 

@@ -72,8 +72,8 @@ impl Seed {
         std::array::from_fn(|_| self.u64() as u8)
     }
 
-    /// Returns opaque data of pseudo-random length: mostly at most 20 bytes, one time in sixteen up to `max` bytes, but
-    /// never more than 5000.
+    /// Returns opaque data of pseudo-random length: mostly at most 20 bytes, and in one of sixteen cases up to `max`
+    /// bytes, but never more than 5000 bytes.
     pub fn opaque(&mut self, max: usize) -> Bytes {
         let max = if self.below(16) == 0 { max.min(5000) } else { max.min(20) };
         let len = self.below(max + 1);

@@ -45,7 +45,8 @@ impl Progress {
 
     /// Counts the fragment that `mark` announces.
     ///
-    /// Fails if the record exceeds its limits on length or fragments, or if a fragment before the last one is empty.
+    /// Fails if the record exceeds its limits on length or fragments, or if an empty fragment is not the last
+    /// fragment of the record.
     pub fn begin(&mut self, mark: Mark) -> Result<(), Malformed> {
         self.fragments += 1;
         self.bytes += mark.len;

@@ -212,8 +212,8 @@ fn payloads_are_encoded_without_a_copy() {
     assert!(message.len() <= types::limits::RECORD_MAX);
 }
 
-/// This test only checks that the encoded messages decode. Unit tests of this crate compare all messages of the native
-/// data program with golden bytes.
+/// This test only checks that these encoded messages can be decoded. Unit tests of this crate compare the encoding of
+/// all messages of the native data program with golden bytes.
 #[test]
 fn frames_of_the_native_and_admin_programs_decode() {
     assert!(WriteArgs::from_bytes(&frames::bytes(frames::NATIVE_WRITE)).is_ok());

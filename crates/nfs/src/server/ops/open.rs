@@ -137,8 +137,9 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
-    // Callbacks must use a filehandle that the client knows. After an OPEN by filehandle, the client knows the
-    // filehandle that it sent before this OPEN.
+    // Callbacks must use the filehandle that the client knows, and a filehandle contains an export. After an OPEN by
+    // filehandle, this is the export of the filehandle that the client sent. After an OPEN by name, this is the
+    // current export of the file.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
@@ -299,14 +300,14 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     Ok(attrs)
 }
 
-/// Replaces STALE by DELAY if the OPEN found the file by name. STALE shows that a removal of the file is in progress. A
-/// retry of the OPEN finds the name free, or finds another file of this name.
+/// Replaces STALE by DELAY if the OPEN found the file by name. STALE shows that a removal of the file is in progress.
+/// When the client sends the OPEN again, the name is free, or belongs to another file.
 fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
-/// Returns the client's want for a delegation. If the client wants no delegation, returns the delegation result of the
-/// OPEN reply as the error.
+/// Returns the client's want for a delegation. If the client wants no delegation, returns an error that contains the
+/// delegation part of the OPEN reply.
 fn want(share_access: u32) -> Result<Want, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
@@ -349,7 +350,7 @@ fn check_reclaim(
 /// Grants a delegation together with an open that is already recorded, if possible and useful.
 ///
 /// A client that states no want (WANT_NO_PREFERENCE) gets no delegation of a new file. New files are usually written,
-/// closed and often removed, so the return of the delegation costs more than the delegation saves.
+/// closed and often removed, so the request that returns the delegation costs more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -372,8 +373,8 @@ async fn delegate<F: FileSystem, C: Callbacks>(
                 cx.change(|state| state.delegate(client, file, (args.share_access, want), attrs.change, now)).await?
             }
         },
-        // A client that opens under a delegation is about to return the delegation. A client that reclaims an open
-        // without a delegation gets no new delegation.
+        // Grant no delegation to a client that opens under a delegation, because this client is about to return the
+        // delegation that it holds. Grant none either to a client that reclaims an open without a delegation.
         _ => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
     };
     let why = match granted {

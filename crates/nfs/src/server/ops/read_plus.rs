@@ -59,8 +59,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         Ok(found) => found.offset,
         // No data follows the offset, so the rest of the file is a hole.
         Err(Status::NxIo) => u64::MAX,
-        // A data server does not reply to the search for data. Read the bytes instead, because other data servers,
-        // which do reply, may hold the bytes of the range to read.
+        // A data server did not reply to the search for data ranges. Read the requested bytes without the search,
+        // because all requested bytes may be on data servers that do reply.
         Err(_) => args.rpa_offset,
     };
     let start = start.min(end).min(size).max(args.rpa_offset);

@@ -104,8 +104,8 @@ fn a_verifier_of_ones_purges_the_record_of_an_earlier_mount() {
     let again = exchanged(peer.introduce(OWNER, [1; 8]));
     assert_eq!(again.eir_clientid, first.0);
     assert_ne!(again.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
-    // Linux purges old state with a verifier of all ones, then with the real verifier. The old session lives until a
-    // CREATE_SESSION confirms the new client record.
+    // To purge its old state, Linux sends EXCHANGE_ID with a verifier of all ones, and then with its real verifier.
+    // The old session lives until a CREATE_SESSION confirms the new client record.
     let purge = exchanged(peer.introduce(OWNER, [0xff; 8]));
     assert_ne!(purge.eir_clientid, first.0);
     assert_eq!(purge.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);

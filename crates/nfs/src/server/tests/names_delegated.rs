@@ -259,8 +259,8 @@ fn all_holders_except_the_changing_client_are_recalled() {
     three.ok(give_back(dir, of_three));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert_eq!(delegations(&bench), 1);
-    // The client that changed the directory keeps its delegation. The server grants no new delegation during the recall
-    // cooldown of 60 seconds.
+    // The client that changed the directory keeps its delegation. The server grants no new delegation of the
+    // directory for 60 seconds after the recall (recall cooldown).
     assert!(ask(&one, dir).is_none());
     bench.pass(Duration::from_secs(60));
     assert!(ask(&one, dir).is_some());

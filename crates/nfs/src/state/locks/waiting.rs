@@ -25,8 +25,8 @@ pub(super) struct Waiter {
     pub(super) kind: LockKind,
     /// When the lock-owner last requested the lock.
     asked: Timestamp,
-    /// How long after `asked` the waiter keeps its priority: three times the interval between the waiter's last two
-    /// requests, at least `PATIENCE_MIN` and at most `PATIENCE_MAX`.
+    /// How long after its last request (`asked`) the lock-owner keeps its priority over later waiters: three times
+    /// the interval between its last two requests for the lock, at least `PATIENCE_MIN` and at most `PATIENCE_MAX`.
     patience: Duration,
     /// Whether the server has notified the lock-owner of a free lock since the lock-owner's last request.
     told: bool,

@@ -1,5 +1,5 @@
-//! Random requests of two clients, derived from a byte string, for the fuzz target: the server must survive them and
-//! keep consistent state tables.
+//! Random requests of two clients, derived from a byte string, for the fuzz target: the server must execute these
+//! requests without a panic and keep consistent state tables.
 
 use super::{Bench, LEASE, Peer};
 use crate::attrs::{self, Mask};
@@ -492,8 +492,8 @@ pub fn play(bytes: &[u8]) -> Counters {
         let peer = &peers[which];
         // The clients reply NOMATCHING_LAYOUT to callbacks, so that no request waits for a recall.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
-        // Compute the sequence number before generating the operations, because these may contain another SEQUENCE that
-        // changes the client's count.
+        // Compute the sequence number before generating the operations. The operations may contain another SEQUENCE,
+        // and generating it changes the client's sequence number.
         let number = peer.sequence.get().wrapping_add(1);
         let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
