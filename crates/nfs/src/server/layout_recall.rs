@@ -104,7 +104,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// late writes of these clients. A client that opens or locks the file after the wait sees every such write that
     /// reached a data server.
     ///
-    /// # Errors DELAY: a data server does not reply. The file system eventually continues without this data server, and
+    /// # Errors
+    /// DELAY: a data server does not reply. The file system eventually continues without this data server, and
     /// sends the fence before it uses this data server again.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {

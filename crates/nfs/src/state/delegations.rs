@@ -535,7 +535,8 @@ impl State {
     /// Checks whether a client may reclaim a delegation. A client that reclaims several opens of the file may reclaim
     /// the same delegation with each of these opens.
     ///
-    /// # Errors RECLAIM_CONFLICT: the client holds a delegation of another kind, or other clients use the file in a
+    /// # Errors
+    /// RECLAIM_CONFLICT: the client holds a delegation of another kind, or other clients use the file in a
     /// conflicting way. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, kind: DelegationKind) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;

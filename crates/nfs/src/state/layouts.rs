@@ -391,7 +391,8 @@ impl State {
     /// Checks whether a client may send LAYOUTCOMMIT for a layout from before a restart of the server (`loca_reclaim`,
     /// §12.7.4, §18.42.3).
     ///
-    /// # Errors The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: the stateid is not a layout stateid
+    /// # Errors
+    /// The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: the stateid is not a layout stateid
     /// from an earlier start of the server.
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;

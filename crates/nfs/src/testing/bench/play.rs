@@ -479,7 +479,8 @@ fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
 
 /// Sends random requests derived from `bytes`, and returns the server's counters.
 ///
-/// # Panics A reply is malformed, a retry gets a reply that differs from the reply to the first transmission, or the
+/// # Panics
+/// A reply is malformed, a retry gets a reply that differs from the reply to the first transmission, or the
 /// server still has state after both clients are gone.
 pub fn play(bytes: &[u8]) -> Counters {
     let bench = Bench::default();
