@@ -179,8 +179,8 @@ impl FileSystem {
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// Records that a request begins; dropping the returned guard ends the request. Returns `None` unless the thread of
-    /// the request walks a path again after ESTALE.
+    /// If the thread that made the request walks a path again after ESTALE, records that the request begins, and
+    /// returns a guard that ends the request when it is dropped. Otherwise records nothing and returns `None`.
     pub(crate) fn begin_request(&self, request: &Request) -> Option<Box<RewalkGuard<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
         if expects { self.rewalks.begin_request(pid, request.op.step(node)) } else { None }

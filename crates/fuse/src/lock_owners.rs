@@ -74,7 +74,7 @@ impl LockOwners {
     }
 
     /// Records that `owner` requests a lock of a file. `by` has the process id, the handle of the open, and whether
-    /// the lock is a flock(2) lock. If the kernel reuses an owner number, this waits until the locks of the earlier
+    /// the lock is a flock(2) lock. If the kernel reuses an owner number, waits until the locks of the earlier
     /// owner have ended.
     pub(crate) async fn asks(&self, file: u64, owner: u64, by: (u32, u64, bool)) {
         let mut mark = self.mark();

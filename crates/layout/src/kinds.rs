@@ -38,7 +38,7 @@ impl KindId {
         KindId { number, name }
     }
 
-    /// Returns the kind of [`PREFERRED`] with this `layouttype4`; `None` if Weir's client does not use this kind.
+    /// Returns the layout kind with this `layouttype4`; `None` if Weir's client does not use it (see [`PREFERRED`]).
     pub fn from_number(n: u32) -> Option<Self> {
         PREFERRED.into_iter().find(|kind| kind.number == n)
     }

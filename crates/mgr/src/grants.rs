@@ -51,9 +51,9 @@ impl Grants {
         }
     }
 
-    /// Returns whether no client other than this one holds a layout of the file. This client itself may hold a native
-    /// layout, because Weir's own client orders its requests on the direct path and its requests on the mgr path. But
-    /// this client may hold no layout of a type for kernel clients.
+    /// Returns true if no other client holds a layout of the file, and `client` holds none of a type for kernel
+    /// clients. `client` may hold a native layout, because Weir's own client orders its requests on the direct path and
+    /// its requests on the mgr path.
     pub(crate) fn all_come_here(&self, file: FileId, client: u64) -> bool {
         let writes = self.map().get(&file).is_none_or(|all| all.iter().all(|(c, grant)| *c == client && !grant.silent));
         writes && self.readers().get(&file).is_none_or(|all| all.iter().all(|(c, foreign)| *c == client && !foreign))

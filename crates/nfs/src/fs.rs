@@ -420,7 +420,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(ctx.place)
     }
 
-    /// Returns the position (export) of the parent directory of `dir`. `ctx.place` is the position of `dir`.
+    /// Returns the export through which the parent directory of `dir` is reached. `ctx.place` is the export of `dir`.
     fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
         Ok(ctx.place)
     }

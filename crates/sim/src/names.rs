@@ -433,8 +433,8 @@ mod tests {
         let found = op(NameRequest::Lookup { name: 1 }, (5, Some(6)), NameReply::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), NameReply::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
-        // A death of the mgr at time 6 explains two executions of the creation: the mgr executed the creation after
-        // the lookup at time 5, and died before it answered the creation.
+        // A death of the mgr at time 6 explains two executions of the creation: the mgr executed the creation after the
+        // lookup at time 5 and died before it replied. The client sent the creation again after the restart of the mgr.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
         // A death of the mgr explains only that a creation took effect twice, not that a removal did.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), NameReply::Missing)];

@@ -7,15 +7,15 @@ use std::cell::Cell;
 /// A deliberate bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
-    /// The reply cache of a session does not find the replies that it has stored.
+    /// Bug: the reply cache of a session does not find the replies that it has stored.
     ReplyCache,
-    /// The client does not compare the write verifier in the reply to COMMIT with the verifiers of its writes.
+    /// Bug: the client does not compare the write verifier in the reply to COMMIT with the verifiers of its writes.
     CommitVerifier,
-    /// The table of byte-range locks forgets the locks that it has granted.
+    /// Bug: the table of byte-range locks forgets the locks that it has granted.
     LockTable,
-    /// The mgr switches a file to the layout with new objects before these objects are durable.
+    /// Bug: the mgr switches a file to the layout with new objects before these objects are durable.
     EarlySwap,
-    /// A move of a file creates the new objects in the stream that the file already uses.
+    /// Bug: a move of a file creates the new objects in the stream that the file already uses.
     SameStream,
 }
 

@@ -75,7 +75,7 @@ pub enum Command {
     Df(df::Args),
     /// Show the space that the files of a tree use
     Du(du::Args),
-    /// Search trees
+    /// Search directory trees for files
     Find(find::Args),
     /// Show and set how files are laid out, read and written
     Policy(policy::Args),

@@ -91,7 +91,8 @@ impl Inode {
     }
 
     /// Makes the bytes and the size durable like [`Inode::fsync`], and the creation of the file like
-    /// [`Inode::close_making`]. Does not clear a write error: the next call reports it too.
+    /// [`Inode::close_making`]. Returns a write error, but does not clear the error, so the next fsync or close returns
+    /// it too.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;

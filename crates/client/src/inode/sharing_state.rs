@@ -26,8 +26,8 @@ pub(super) struct SharingState {
 }
 
 impl SharingState {
-    /// Records whether a new open of the file requires coherence, and whether a cache holds dirty bytes under its
-    /// delegation.
+    /// Records whether a new open of the file requires coherence, and whether a cache above the client (the kernel's
+    /// page cache) holds dirty bytes under the write delegation of the file.
     pub(super) fn opened(&mut self, coherent: bool, exclusive: bool) {
         self.coherent |= coherent;
         self.exclusive |= exclusive;

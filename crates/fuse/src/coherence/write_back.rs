@@ -36,8 +36,8 @@ pub(super) struct WriteBack {
     writers: Arc<Writers>,
 }
 
-/// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use the
-/// delegation.
+/// The result for an open that cannot use the page cache, because the mount has no write delegation, or the open cannot
+/// use the delegation. The mount then answers OPEN with FOPEN_DIRECT_IO.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotDelegated;
 

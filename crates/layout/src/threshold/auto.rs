@@ -13,8 +13,8 @@ const FIRST_LOG: u32 = 6;
 const T_FIRST: u64 = 64 << 10;
 /// Reciprocal of the weight of a new sample in a moving average of service times.
 const WEIGHT: u64 = 8;
-/// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the service time
-/// of the requests that would take another path.
+/// Reciprocal of the hysteresis margin: the threshold changes only if the change saves more than 1/`MARGIN` of the
+/// service time of the requests that would move to the other path.
 const MARGIN: u64 = 8;
 /// Probe interval, in requests, for a path with old measurements. While the measurements of the path that T does not
 /// select are old, one of so many requests takes this path as a probe.
@@ -355,9 +355,9 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
-        // Simulate a slow mgr: every request is faster on the direct path. With the surcharge on short requests, the
-        // mgr path wins for the shortest requests. For requests of up to 8192 bytes, the two paths differ by less
-        // than the hysteresis margin.
+        // Simulate a slow mgr: the measured time of every request is shorter on the direct path. But the algorithm adds
+        // a surcharge to the time of short requests on the direct path, so it chooses the mgr path for the shortest
+        // requests. For requests of up to 8192 bytes, the two paths differ by less than the hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
         // Simulate a mgr that is so slow that all requests take the direct path.

@@ -17,7 +17,8 @@ use wire::native::ClaimReply;
 /// What the mgr must take over into the recovered store from the claims and objects of its iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    /// The lowest inode number that no later state of the store has allocated.
+    /// The lowest inode number that the mgr may allocate next: the lost newer state of the store has not allocated this
+    /// number or a higher one.
     first: u64,
     /// The largest epoch (number of a start of the mgr) in the claims of the iods.
     epoch: u32,

@@ -401,7 +401,7 @@ async fn root_can_fetch_each_page_of_findings_again() {
         Auth::Sys(sys)
     };
     let ask = async |auth: &Auth, run, page| {
-        // Use a new connection for each page request, as if the previous connection had broken.
+        // Use a new connection for each page of the report, as if the previous connection had broken.
         let connection = connect().await.unwrap();
         let args = CheckArgs { run, page, repair: false };
         let call = connection.call(admin::PROGRAM, 1, admin::CHECK, auth, args.to_bytes().into(), LONG);

@@ -266,8 +266,8 @@ impl World {
         self.recalls.iter().any(|(w, r)| *w == who && Filter { iomode: r.iomode, range: r.range }.overlaps(asked))
     }
 
-    /// Removes from the model the recalls that match no unit of a held layout, and the stateids of clients that hold no
-    /// unit.
+    /// Removes from the model each recall that matches no range of a held layout. Also removes the layout stateid of
+    /// each client that holds no range.
     fn settle(&mut self) {
         let held = self.held.clone();
         self.recalls.retain(|(w, r)| {

@@ -13,7 +13,7 @@ use types::{Attrs, FileKind, Timestamp};
 /// Options of `weir find` that users may write with one dash, as in find(1).
 const SINGLE_DASH: [&str; 9] = ["name", "path", "type", "size", "mtime", "maxdepth", "mindepth", "empty", "print0"];
 
-/// Search trees and print the files that match all conditions
+/// Search directory trees and print the files that match all conditions
 #[derive(clap::Args)]
 #[command(after_help = "Options may be written with one dash, as in find(1).
 

@@ -50,7 +50,7 @@ impl Inode {
             }
             refused.push(OpenId { file: self.node.id, owner: open.key });
         }
-        // The client has closed all opens of the file, so the delegation ends with the last open.
+        // The file has no opens, so do not reclaim its delegation: Weir's delegations end with the last open.
         delegation.inspect(|(held, _)| self.share(*held));
         if let Some((end, args)) = report {
             self.reclaim_report(session, end, &args).await?;
