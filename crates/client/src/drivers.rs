@@ -195,10 +195,9 @@ pub(crate) trait Layout: Send + Sync {
     /// Returns the first data range that ends after `offset`, without its bytes before `offset`. The range may end
     /// beyond the end of the file.
     ///
-    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If `has_holes` is false,
-    /// durable bytes count as data even if a server has lost them. So a program that copies only data gets an error
-    /// when it reads these bytes, and does not copy them as a hole.
-    async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
+    /// Durable bytes that a server has lost count as data. So a program that copies only data gets an error when it
+    /// reads these bytes, and does not copy them as a hole.
+    async fn next_data(&self, offset: u64) -> Attempt<Option<ByteRange>>;
     /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;
 }

@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, OpenFlags, XattrMode};
+use client::{CreateOptions, File, Mount, OpenFlags, Options, XattrMode};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -53,6 +53,34 @@ async fn data_bytes(file: &File) -> u64 {
         at = run.end();
     }
     sum
+}
+
+/// A program finds the holes of a file also after `fsync` and close, when the mgr has recorded that all objects are long
+/// enough on disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_file_has_its_holes() {
+    const FAR: u64 = 1 << 40;
+    let cluster = Cluster::start(3).await;
+    let mount = cluster.mount(options()).await;
+    for (unit, count) in [(1 << 20, 1), (65536, 3)] {
+        let made = striped(&mount, unit, count, 1).await;
+        for at in [0, FAR] {
+            made.write_at(at, fill(at, 5000)).await.unwrap();
+            made.fsync().await.unwrap();
+        }
+        let node = made.node();
+        made.close().await.unwrap();
+        for direct in [true, false] {
+            let reader = cluster.mount(Options { direct, ..options() }).await;
+            let file = reader.open(&node, OpenFlags::READ).await.unwrap();
+            let first = file.next_data(0).await.unwrap().unwrap();
+            assert!(first.offset == 0 && (5000..1 << 20).contains(&first.len), "{count}, {direct}: {first:?}");
+            let second = file.next_data(first.end()).await.unwrap().unwrap();
+            assert!((FAR - (1 << 20)..=FAR).contains(&second.offset), "{count}, {direct}: {second:?}");
+            assert_eq!(second.end(), FAR + 5000, "{count}, {direct}");
+            file.close().await.unwrap();
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

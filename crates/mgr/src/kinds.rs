@@ -46,7 +46,7 @@ pub(crate) struct Known {
     pub(crate) generation: Generation,
     /// Size of the file, in bytes.
     pub(crate) size: u64,
-    /// Offset below which every byte of the file was written and is durable on an iod ([`FileInfo::whole`]).
+    /// File length for which every object is durably long enough ([`FileInfo::whole`]). The file may have holes.
     pub(crate) whole: u64,
     /// Offset after the last byte that is known to be durable on an iod ([`FileInfo::written`]).
     pub(crate) written: u64,

@@ -27,8 +27,8 @@ pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs,
 pub use lend::{LendReply, Loan};
 pub use lengths::{FileLength, Length, LengthQuestion, LengthsArgs, LengthsReply};
 pub use object::{
-    CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
-    TruncateReply,
+    CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekResult, SeekWhat, SizeReply,
+    TruncateArgs, TruncateReply,
 };
 pub use pull::{PULL_MAX, PULL_SESSION, PullArgs, PullExtent, PullReply, PullSource};
 pub use scrub::{Damage, Finding, ScrubArgs, ScrubCursor, ScrubReply};

@@ -105,7 +105,6 @@ struct Client<F> {
     layout: Arc<dyn Layout>,
     /// The expected contents of the file.
     file: Vec<u8>,
-    has_holes: bool,
     sent: BTreeMap<usize, Vec<Sent>>,
     rng: Rng,
     /// The seed of the random history, which failed assertions print.
@@ -116,7 +115,7 @@ impl<F: Fixture> Client<F> {
     async fn new(fixture: F, seed: u64) -> Self {
         let layout = fixture.grant(0).await;
         let (file, sent, rng) = (Vec::new(), BTreeMap::new(), Rng::new(seed));
-        Client { fixture, layout, file, has_holes: false, sent, rng, seed }
+        Client { fixture, layout, file, sent, rng, seed }
     }
 
     fn size(&self) -> u64 {
@@ -135,7 +134,6 @@ impl<F: Fixture> Client<F> {
     /// Fills ranges of the expected file with random bytes, without sending them to a server.
     fn fill(&mut self, ranges: &[ByteRange]) {
         for range in ranges {
-            self.has_holes |= range.offset > self.size();
             self.file.resize(self.file.len().max(range.end() as usize), 0);
             for at in range.offset..range.end() {
                 self.file[at as usize] = 1 + self.rng.below(255) as u8;
@@ -227,7 +225,7 @@ impl<F: Fixture> Client<F> {
         };
         let mut at = 0;
         while at < self.size() {
-            let found = self.layout.next_data(at, self.has_holes).await;
+            let found = self.layout.next_data(at).await;
             let found = found.unwrap_or_else(|e| panic!("seed {}: seeking: {e:?}", self.seed));
             let Some(run) = found else { break };
             assert!(run.offset >= at && run.end() > run.offset, "seed {}: {run:?} from {at}", self.seed);
@@ -241,14 +239,12 @@ impl<F: Fixture> Client<F> {
         self.commit_all().await;
         self.layout.punch(hole).await.unwrap_or_else(|e| panic!("seed {}: punching: {e:?}", self.seed));
         self.file[hole.offset as usize..hole.end() as usize].fill(0);
-        self.has_holes = true;
     }
 
     async fn truncate(&mut self, size: u64) {
         self.commit_all().await;
         self.layout.truncating();
         self.fixture.truncate(size).await;
-        self.has_holes |= size > self.size();
         self.file.resize(size as usize, 0);
     }
 
@@ -478,7 +474,7 @@ pub(crate) async fn fenced_layouts_are_stale<F: Fixture>(make: impl Fn() -> F) {
         assert_eq!(class(old.commit(lane).await), "stale");
     }
     assert_eq!(class(old.punch(range(0, SIZE)).await), "stale");
-    assert_eq!(class(old.next_data(SIZE / 2, true).await), "stale");
+    assert_eq!(class(old.next_data(SIZE / 2).await), "stale");
     client.layout = client.fixture.grant(0).await;
     assert!(client.layout.generation().0 > old.generation().0);
     client.check(range(0, SIZE)).await;
@@ -503,7 +499,7 @@ pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
         let there: u64 = done.runs.iter().map(|(_, run)| run.len()).sum();
         assert_eq!(there, bytes(parts) - lost, "lane {lane}");
     }
-    let found = layout.next_data(0, false).await.unwrap();
+    let found = layout.next_data(0).await.unwrap();
     assert!(found.is_some_and(|run| run.offset == 0 && run.end() >= SIZE), "lost bytes count as data: {found:?}");
     layout.truncating();
     assert!(!layout.reaches(1), "the file is about to be truncated");

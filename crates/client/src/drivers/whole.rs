@@ -290,11 +290,11 @@ impl Layout for WholeLayout {
         })
     }
 
-    async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>> {
-        let whole = if has_holes { 0 } else { self.durable() };
+    async fn next_data(&self, offset: u64) -> Attempt<Option<ByteRange>> {
         let bytes = self.request(0, false, |server| server.bytes.clone())?;
-        let is_data = |at: &u64| *at < whole || bytes.get(*at as usize).is_some_and(|byte| *byte != 0);
-        let end = whole.max(bytes.len() as u64);
+        let end = self.durable().max(bytes.len() as u64);
+        // Bytes beyond the end of the server's file are lost.
+        let is_data = |at: &u64| bytes.get(*at as usize).is_none_or(|byte| *byte != 0);
         let Some(start) = (offset..end).find(is_data) else { return Ok(None) };
         let len = (start..end).take_while(is_data).count() as u64;
         Ok(Some(ByteRange { offset: start, len }))

@@ -488,11 +488,6 @@ impl DirtyData {
         self.holes = true;
     }
 
-    /// Returns whether this client may have made a hole in the file.
-    pub(super) fn has_holes(&self) -> bool {
-        self.holes
-    }
-
     /// Returns the size report that is due, if any: the file offset just after the durable bytes, and the layout update
     /// of the LAYOUTCOMMIT.
     pub(super) fn report_due(&self) -> Option<(u64, Update)> {

@@ -24,14 +24,11 @@ impl Inode {
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
         let found = match layout {
-            Some(layout) => {
-                let has_holes = self.state().dirty.has_holes();
-                match layout.next_data(offset, has_holes).await {
-                    Ok(found) => Some(found),
-                    Err(NotDone::Failed(error)) => return Err(error),
-                    Err(_) => None,
-                }
-            }
+            Some(layout) => match layout.next_data(offset).await {
+                Ok(found) => Some(found),
+                Err(NotDone::Failed(error)) => return Err(error),
+                Err(_) => None,
+            },
             None => None,
         };
         let found = match found {

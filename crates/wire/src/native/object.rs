@@ -215,6 +215,43 @@ impl Xdr for SeekReply {
     }
 }
 
+/// The result of a SEEK, for a caller that knows how long the object must be.
+///
+/// An object that is shorter has lost its last bytes. Lost bytes count as data, so that a program that copies only data
+/// reads them and gets the read error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeekResult {
+    /// Whether the caller looked for data or for a hole.
+    pub what: SeekWhat,
+    /// Offset in the object at which the search started.
+    pub start: u64,
+    /// Offset in the reply ([`SeekReply::offset`]).
+    pub found: Option<u64>,
+}
+
+impl SeekResult {
+    /// Returns whether lost bytes of an object that must have `least` bytes can change the result. If so, the caller
+    /// has to ask for the size of the object.
+    pub fn depends_on_size(&self, least: u64) -> bool {
+        match self.what {
+            SeekWhat::Data => self.found.is_none() && self.start < least,
+            SeekWhat::Hole => self.found.unwrap_or(self.start) < least,
+        }
+    }
+
+    /// Returns the offset of the first data or hole, if the object has `size` bytes and must have `least` bytes. A hole
+    /// begins after the bytes that the object has or has lost. Returns `None` if no data follow.
+    pub fn with_lost(&self, size: u64, least: u64) -> Option<u64> {
+        match self.what {
+            SeekWhat::Data => self.found.or_else(|| Some(self.start.max(size)).filter(|lost| *lost < least)),
+            SeekWhat::Hole => {
+                let hole = self.found.unwrap_or(self.start);
+                Some(if hole < size { hole } else { hole.max(least) })
+            }
+        }
+    }
+}
+
 /// Arguments of FENCE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FenceArgs {

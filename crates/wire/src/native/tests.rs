@@ -9,6 +9,32 @@ use xdr::Segments;
 
 use super::*;
 
+/// For every small object, and every number of bytes that the object has lost at its end: SEEK finds the data that the
+/// object stores or has lost, and the holes between them.
+#[test]
+fn a_seek_counts_lost_bytes_as_data() {
+    for (size, least, bits) in
+        (0..6_u64).flat_map(|size| (0..8).flat_map(move |least| (0..1 << size).map(move |bits| (size, least, bits))))
+    {
+        let stores = |at: &u64| *at < size && bits >> at & 1 == 1;
+        let is_data = |at: &u64| stores(at) || (size..least).contains(at);
+        for start in 0..10 {
+            for what in [SeekWhat::Data, SeekWhat::Hole] {
+                let wanted = |at: &u64| if what == SeekWhat::Data { stores(at) } else { !stores(at) };
+                // The end of the object counts as a hole, and an iod finds nothing at or beyond the end.
+                let end = if what == SeekWhat::Hole { size + 1 } else { size };
+                let found = (start..end).find(wanted).filter(|_| start < size);
+                let result = SeekResult { what, start, found };
+                let expected = (start..20).find(|at| is_data(at) == (what == SeekWhat::Data));
+                assert_eq!(result.with_lost(size, least), expected, "{result:?}, {size} bytes of {least}, {bits:b}");
+                if !result.depends_on_size(least) {
+                    assert_eq!(result.with_lost(least, least), expected, "{result:?}, unknown size, {least}, {bits:b}");
+                }
+            }
+        }
+    }
+}
+
 fn key() -> IodKey {
     Key::new([7; 32]).of_iod(IOD)
 }

@@ -12,7 +12,7 @@ use layout::Distribution;
 use layout::list_io::{RequestLimits, plan};
 use tokio::time::Instant;
 use types::{ByteRange, Generation, Status, Verifier};
-use wire::native::SeekWhat;
+use wire::native::{SeekResult, SeekWhat};
 
 impl Objects {
     fn indices(&self) -> std::ops::Range<usize> {
@@ -39,11 +39,15 @@ impl Objects {
         Ok(extents)
     }
 
-    /// Returns the file offset of the first data byte, or of the first byte in a hole, that the object stores at or
-    /// after file offset `from`.
+    /// Returns the file offset of the first data byte, or of the first byte in a hole, of the object at or after file
+    /// offset `from`. Durable bytes that the object has lost count as data.
     async fn seek(&self, index: usize, from: u64, what: SeekWhat) -> Attempt<Option<u64>> {
         // Convert `from` to the offset inside the object: that of the first byte whose file offset is at least `from`.
-        let at = self.seek_object(index, self.distribution.object_size(from, index), what).await?;
+        let start = self.distribution.object_size(from, index);
+        let least = self.distribution.object_size(self.lengths.whole(), index);
+        let result = SeekResult { what, start, found: self.seek_object(index, start, what).await? };
+        let size = if result.depends_on_size(least) { self.size_object(index).await?.size } else { least };
+        let at = result.with_lost(size, least);
         Ok(at.and_then(|at| self.distribution.file_offset(index, at)).map(|at| at.max(from)))
     }
 
@@ -51,12 +55,6 @@ impl Objects {
         let size = self.size_object(index).await?;
         let addresses = self.iods[index].addresses().await.map_err(NotDone::Failed)?;
         Ok(PlacedObject { iod: self.ids[index], addresses, size: size.size, allocated: size.allocated })
-    }
-
-    /// Returns the file offset of the first byte of the object at or after file offset `from`. If the object ends
-    /// before this byte, a hole begins at this byte.
-    fn first_after(&self, index: usize, from: u64) -> Option<u64> {
-        self.distribution.file_offset(index, self.distribution.object_size(from, index))
     }
 }
 
@@ -115,23 +113,10 @@ impl Layout for Objects {
         failed.min_by_key(rank).map_or(Ok(()), Err)
     }
 
-    async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>> {
-        let whole = if has_holes { 0 } else { self.lengths.whole() };
-        let start = if offset < whole {
-            offset
-        } else {
-            let data = self.indices().map(|index| self.seek(index, offset, SeekWhat::Data));
-            let Some(start) = try_join_all(data).await?.into_iter().flatten().min() else { return Ok(None) };
-            start
-        };
-        let from = start.max(whole);
-        // SEEK finds no hole at or beyond the end of an object. For such an object, the hole begins at `from`, or at
-        // the next byte that the object would store.
-        let holes = self.indices().map(|index| async move {
-            let found = self.seek(index, from, SeekWhat::Hole).await?;
-            Ok::<_, NotDone>(found.or_else(|| self.first_after(index, from)))
-        });
-        let holes = try_join_all(holes).await?;
+    async fn next_data(&self, offset: u64) -> Attempt<Option<ByteRange>> {
+        let data = self.indices().map(|index| self.seek(index, offset, SeekWhat::Data));
+        let Some(start) = try_join_all(data).await?.into_iter().flatten().min() else { return Ok(None) };
+        let holes = try_join_all(self.indices().map(|index| self.seek(index, start, SeekWhat::Hole))).await?;
         let end = holes.into_iter().flatten().filter(|hole| *hole > start).min().unwrap_or(u64::MAX);
         Ok(Some(ByteRange { offset: start, len: end - start }))
     }
