@@ -75,8 +75,8 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
     servers::start(home.path(), 2, &[]).fsck();
 }
 
-/// Operations on the directory above a closed export must not give access to this export. For example, kernels request
-/// filehandles when they list a directory.
+/// Operations on the directory above an export that the guest may not access must not give access to this export. For
+/// example, kernels request the filehandles of all entries when they list a directory.
 fn check_closed_export_stays_closed(guest: &mut Guest) {
     let looks = "ls -l /mnt/users; ls -lR /mnt/users; find /mnt/users; mkdir -p /tmp/bound; mount -o bind /mnt/users /tmp/bound; \
                  cat /mnt/users/closed/data /mnt/users/closed/dir/data /tmp/bound/closed/data; (cd /tmp/bound/closed && cat data); \

@@ -50,7 +50,8 @@ for module in nfsv4 nfs_layout_nfsv41_files nfs_layout_flexfiles; do
     modprobe \"$module\" || echo \"no module $module\" >/dev/console
 done
 uname -r";
-/// The first process id of the next guest. Successive guests begin 1000 process ids apart, modulo 30,000.
+/// The process id, modulo 30,000, after which the next guest numbers its processes. It differs by 1000 between
+/// successive guests, because all guests continue from the same saved state and would otherwise use the same ids.
 static PIDS: AtomicU32 = AtomicU32::new(1000);
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());

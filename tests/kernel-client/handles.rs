@@ -1,5 +1,5 @@
-//! Attacks with open_by_handle_at(2) and with new connections: a guest must get no byte of an export that is closed to
-//! it.
+//! Attacks with open_by_handle_at(2) and with new connections: a guest must get no byte of an export that the guest may
+//! not access.
 //!
 //! The kernel's handle of an NFS file (`fs/nfs/export.c`) contains the number and type of the file, and the filehandle
 //! of the server. Root in the guest may pass any handle, and so decides which filehandle the kernel sends in PUTFH.
@@ -13,8 +13,8 @@ use std::path::Path;
 
 /// The Perl program that gets and opens kernel handles in the guest.
 const SCRIPT: &str = include_str!("handles.pl");
-/// Options for the restart of the mgr: they close `/users/closed` and `/other` to the guest, after the guest has used
-/// both directories.
+/// Options for the restart of the mgr, after which the guest may no longer access `/users/closed` and `/other`. Before
+/// the restart, the guest has used both directories.
 const CLOSED: [&str; 6] =
     ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
 /// Number of bytes before the server's filehandle in a kernel handle: these bytes contain the inode number and type
@@ -44,17 +44,17 @@ impl Handle {
         handle
     }
 
-    /// Returns the filehandle of Weir in this kernel handle.
+    /// Returns the NFS filehandle that this kernel handle contains.
     fn weir(&self) -> &[u8] {
         &self.bytes[BEFORE..BEFORE + WEIR_LEN]
     }
 
-    /// Returns the number of the file that the filehandle of Weir in this handle contains.
+    /// Returns the inode number of the file, from the NFS filehandle in this kernel handle.
     fn file(&self) -> [u8; 8] {
         self.weir()[FILE..ROOT].try_into().expect("eight bytes")
     }
 
-    /// Returns the number of the export's root that the filehandle of Weir in this handle contains.
+    /// Returns the inode number of the export's root directory, from the NFS filehandle in this kernel handle.
     fn root(&self) -> [u8; 8] {
         self.weir()[ROOT..ROOT + 8].try_into().expect("eight bytes")
     }
@@ -108,7 +108,7 @@ fn fill(lab: &Lab) {
     lab.put("/users/closed/large", &b"SECRET\n".repeat(300_000));
 }
 
-/// Directories and files that the guest sees at first, and that the mgr then closes to the guest.
+/// Directories and files that the guest may access before the restart of the mgr, but not after it.
 const SECRETS: [&str; 6] = [
     "users/closed",
     "users/closed/data",
@@ -139,8 +139,8 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
 
     lab.mgr.stop();
     lab.mgr.restart_with(&CLOSED);
-    // The process in the guest continues after the mgr has restarted. The first mount of the guest has connected to
-    // the restarted mgr.
+    // Let the process of `hold` continue. It still has files open on the guest's mount from before the restart, and
+    // this mount connects to the restarted mgr.
     let held = let_go(&mut guest);
     assert!(!held.contains("SECRET") && held.matches("refused ").count() == stolen.len(), "{held}");
     let mount = |path: &str, at: &str| format!("mount.nfs4 -o vers=4.2,noresvport,port={port} {HOST}:{path} {at}");
@@ -189,7 +189,7 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
 
 /// Returns handles of a secret file that the guest never received. One handle is the handle of a visible file, with
 /// the inode number replaced by that of the secret file. The other handles contain filehandles that the mgr gives to
-/// clients that may see the closed export or the whole file system.
+/// clients that may access `/users/closed` or the whole file system.
 fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
     let file = secret.file();
     let mut renumbered = seen.weir().to_vec();
@@ -203,9 +203,9 @@ fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<H
     weir.flat_map(|weir| [seen.with(&weir), secret.with(&weir)]).collect()
 }
 
-/// Starts a process in the guest that has the mount and two closed files open, and a closed directory as its current
-/// directory. When the test lets the process continue, the process uses the mount, the files and the directory, and
-/// opens the saved handles.
+/// Starts a process in the guest that opens the root of the mount and two files in `/users/closed`, which is its
+/// current directory. After [`let_go`], the process uses these descriptors and the directory, and opens the saved
+/// handles.
 fn hold(guest: &mut Guest) {
     let work = "cat <&5; cat <&6; cat data large dir/data; ls -l; ls -l ..; cat ../closed/data; \
                 perl /tmp/handles.pl open 7 </tmp/handles";

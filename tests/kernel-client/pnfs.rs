@@ -129,7 +129,8 @@ fn small_files_take_the_mgr_path() {
         guest.ok("dd if=/tmp/data of=/mnt/s21 bs=1000000 seek=1 skip=1 count=7 conv=notrunc 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; head -c 8000000 /tmp/data | cmp - /mnt/s21");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // The policy of the directory that contains a file decides up to which size the file is small.
+        // The write threshold in the policy of a directory decides up to which size the bytes of the directory's files
+        // take the mgr path.
         lab.run(["mkdir", "/d"]);
         lab.run(["policy", "set", "/d", "write_threshold=64K"]);
         guest.ok("head -c 100000 /tmp/data > /mnt/d/large; head -c 100000 /tmp/data | cmp - /mnt/d/large");

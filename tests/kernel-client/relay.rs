@@ -1,4 +1,4 @@
-//! A relay of RPC records between a guest and a daemon, which can record, delay, repeat, cut or drop the records.
+//! A relay of RPC records between a guest and a daemon, which can store, delay, repeat, truncate or drop the records.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -32,17 +32,17 @@ impl Dice {
     }
 }
 
-/// The numbers of records that the relay has delayed, repeated, cut or dropped.
+/// Counters of the faults that the relay has injected, by kind.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Harm {
-    /// Records that the relay forwarded late.
+    /// Number of records that the relay has forwarded late.
     pub delayed: u64,
-    /// Records that the relay forwarded twice.
+    /// Number of records that the relay has forwarded twice.
     pub repeated: u64,
-    /// Records of which the relay forwarded only a part before it closed the connection.
+    /// Number of records of which the relay has forwarded only a part before it closed the connection.
     pub cut: u64,
-    /// Records that the relay dropped together with all later records of the connection. The relay closed the
-    /// connection some time later.
+    /// Number of times that the relay has dropped a record and all later records from the same sender, and has closed
+    /// the connection some time later.
     pub dropped: u64,
 }
 
@@ -52,7 +52,7 @@ struct Shared {
     remember: AtomicBool,
     harm: Mutex<Harm>,
     dice: Dice,
-    /// The relay delays, repeats, cuts or drops one of this many records; 0: none.
+    /// The relay delays, repeats, truncates or drops one of this many records; 0: none.
     one_in: AtomicU64,
     /// Whether the relay drops callbacks, which are requests of the daemon to the guest.
     deaf: AtomicBool,
@@ -119,7 +119,7 @@ impl Relay {
         lock(&self.shared.seen).clone()
     }
 
-    /// From now on, delays, repeats, cuts or drops one of `one_in` records; 0: none.
+    /// From now on, delays, repeats, truncates or drops one of `one_in` records; 0: none.
     pub fn mistreat(&self, one_in: u64) {
         self.shared.one_in.store(one_in, SeqCst);
     }
@@ -135,7 +135,7 @@ impl Relay {
         self.shared.unheard.load(SeqCst)
     }
 
-    /// Returns how many records the relay has delayed, repeated, cut or dropped.
+    /// Returns how many records the relay has delayed, repeated, truncated or dropped.
     pub fn harm(&self) -> Harm {
         *lock(&self.shared.harm)
     }
@@ -226,8 +226,8 @@ fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
             }
             _ => {
                 lock(&shared.harm).dropped += 1;
-                // Forward nothing for some time, so that the relay behaves like a host that is down. It drops all
-                // records that arrive in this time.
+                // Forward nothing from this sender for some time, so that the relay behaves like a host that is down.
+                // The relay drops all records from this sender that arrive in this time.
                 thread::sleep(Duration::from_millis(500 + shared.dice.below(2500)));
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Messages between a guest and the servers. A relay between them records, delays, repeats, cuts or drops these
+//! Messages between a guest and the servers. A relay between them stores, delays, repeats, truncates or drops these
 //! messages.
 
 use crate::guest::{Guest, full};

@@ -1,5 +1,5 @@
-//! The saved state of a virtual machine whose guest has booted. Each test continues from this state, which takes one
-//! second; a boot takes 5 to 25 seconds.
+//! The saved state of a virtual machine whose guest has booted, from which each test starts its guests. Such a start
+//! takes one second, and a boot takes 5 to 25 seconds.
 
 use crate::guest::{Guest, STARTS, connect};
 use crate::image::Image;

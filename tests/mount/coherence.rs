@@ -332,8 +332,8 @@ fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     unsafe { munmap(at, len) }.unwrap();
 }
 
-/// Three open files on each of two mounts, on which the test makes calls in random order, and a model of the file's
-/// content.
+/// Three opens of one file on each of two mounts, with which the test makes calls in random order, and a model of the
+/// file's content.
 struct Turns<'a> {
     pair: &'a Pair,
     files: Vec<(usize, File)>,
@@ -416,8 +416,9 @@ impl Turns<'_> {
             }
         }
     }
-    /// Makes a random call for which the kernel copies or maps pages. Reads the attributes of the file before the call,
-    /// because the kernel copies only up to the file size that it has cached.
+    /// Makes a random call in which the kernel itself reads or maps pages of the file (`copy_file_range`, `sendfile` or
+    /// `mmap`). First reads the attributes of the file, because these calls end at the file size that the kernel has
+    /// cached.
     fn step_by_pages(&mut self, number: usize, (at, len): (usize, usize)) -> String {
         let (file, size) = (&self.files[number].1, self.model.len());
         assert_eq!(file.metadata().unwrap().len(), size as u64);

@@ -238,8 +238,9 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    // The mount must start a new guard after a guard was killed. A guard must block SIGTERM, because an administrator
-    // who sends SIGTERM to all `weir` processes does not want to end the guard.
+    // The guard process aborts the FUSE connection when the process of the mount has died. The mount must start a new
+    // guard process after one was killed. A guard process must block SIGTERM, because an administrator who sends
+    // SIGTERM to all `weir` processes does not want to end the guard processes.
     let first = guard_of(place.daemon());
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     while guard_of(place.daemon()) == first {}
@@ -255,7 +256,7 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     std::mem::forget(place);
     let again = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     assert_eq!(fs::read(again.at("f")).unwrap(), b"text");
-    // The guard of a mount must end when the mount ends.
+    // The guard process, which watches for the death of a mount's process, must end when the mount ends.
     let guard = guard_of(again.daemon());
     again.unmount();
     while Path::new("/proc").join(guard.as_raw_nonzero().to_string()).exists() {
@@ -263,7 +264,7 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     }
 }
 
-/// Waits until the guard process of a mount exists, and returns it.
+/// Waits until the mount process `daemon` has a child `fuse-guard` (the guard process), and returns the child's id.
 fn guard_of(daemon: Pid) -> Pid {
     loop {
         let parent = daemon.as_raw_nonzero().to_string();

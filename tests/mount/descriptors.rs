@@ -44,7 +44,7 @@ enum Call {
     Unlink(usize),
     Zero(usize, u64, u64),
     Sync(usize),
-    /// Reads a byte through a shared mapping of its page, and stores a new value in the byte if there is one.
+    /// Reads a byte through a shared mapping of its page. With `Some(value)`, then stores `value` in the byte.
     Map(usize, u64, Option<u8>),
     Whole(usize),
 }

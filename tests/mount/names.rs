@@ -96,9 +96,9 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// After ESTALE, the kernel repeats a path walk only once. Another client may also replace the file that the second
-/// walk finds before the kernel opens it. So the mgr must keep a replaced file until the kernel has had time to open
-/// it.
+/// After ESTALE, the kernel repeats a path walk only once. Before the kernel opens the file that the second walk has
+/// found, another client may replace this file too. So the mgr must keep a replaced file for a while, so that the
+/// kernel can still open it.
 #[test]
 fn a_name_that_another_mount_replaces_constantly_can_be_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -219,9 +219,9 @@ fn tree(dir: &Path) -> Vec<(String, u16, String)> {
     all
 }
 
-/// Tests each operation of [`WORK`] in the directory `d`. On the second mount, `known` first looks up names. Then
-/// `replace` replaces `d` on the first mount; it may leave the earlier directory at `d.old`. Finally, the operation
-/// runs on the second mount. The mounts swap roles after each operation.
+/// Tests that each operation of [`WORK`] on one mount affects the directory with which the other mount has just
+/// replaced the directory of this name. Before the replacement, `known` makes the kernel cache names on the mount of
+/// the operation. `replace` replaces the directory, and may rename the replaced one to `*.old`, which must not change.
 fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for (round, (what, work, after)) in WORK.iter().enumerate() {
@@ -286,8 +286,8 @@ fn operations_reach_a_directory_that_was_removed_and_recreated() {
     work_in_a_replaced_directory(look_at_name, make_again);
 }
 
-/// The kernel revalidates (looks up again) a cached name after a while. In this test, the time has come for the names
-/// in the directory, but not for the directory itself, which the kernel has just looked up.
+/// The kernel revalidates (looks up again) a cached name when its timeout has expired. In this test, the timeout has
+/// expired for the names in the directory, but not for the directory itself, which the kernel has just looked up.
 #[test]
 fn old_cached_names_are_not_used_after_their_directory_is_swapped() {
     let known = |dir: &Path| {

@@ -16,7 +16,8 @@ fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
     setxattr(path, format!("user.weir.{name}").as_str(), value.as_bytes(), XattrFlags::empty())
 }
 
-/// Returns the effective value of the policy setting `part` at a path of a mount, and its origin.
+/// Returns the effective value of the policy setting `part` at a path of a mount, and `origin`, which names the place
+/// where the value is set.
 fn effective(path: &Path, part: &str) -> (String, String) {
     let out = succeed(Command::new(WEIR).args(["policy", "show", "--mount", "--json"]).arg(path));
     let shown: serde_json::Value = serde_json::from_slice(&out).unwrap();

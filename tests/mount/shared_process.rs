@@ -21,7 +21,7 @@ fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     Cluster::start_at(listen, data, &args)
 }
 
-/// Adds one to the number in a file. Holds a lock, because other threads do the same at the same time.
+/// Adds one to the number in a file. Locks the file, because several threads call this function at the same time.
 fn count(path: PathBuf) {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     file.lock().unwrap();
@@ -150,8 +150,8 @@ fn killed_while_files_are_made(more: &[&str]) {
                 let (closed, removed) = (&closed[thread], &removed[thread]);
                 scope.spawn(move || {
                     for n in 0.. {
-                        // End the loop when the mount has died. If this thread could create the next file, it has
-                        // closed the previous file.
+                        // End the loop when the mount has died. Store `n` after file `n` exists, because this thread
+                        // has then closed all files with smaller numbers while the mount was alive.
                         let Ok(mut file) = File::create(path(thread, n)) else { break };
                         closed.store(n, SeqCst);
                         if file.write_all(text(thread, n).as_bytes()).is_err() {

@@ -39,7 +39,8 @@ fn an_open_discards_cached_pages_that_another_mount_has_changed() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
     for round in 0..10u8 {
         let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
-        // Give the text the same length in each round, and make it longer than the read-ahead.
+        // Give the text the same length in each round, because a new length alone may make the kernel drop cached
+        // pages. Make the text longer than the read-ahead.
         let text = vec![round + 1; 300_000];
         fs::write(writer.at("f"), &text).unwrap();
         rustix::fs::statx(CWD, reader.at("f"), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
@@ -63,7 +64,7 @@ fn an_open_sees_data_closed_on_another_mount() {
         let len = file.read_at(&mut found, 0).unwrap();
         assert_eq!(std::str::from_utf8(&found[..len]).unwrap(), text);
     }
-    // A mount must look up a name again after it has found that the name does not exist.
+    // After a failed lookup of a name, the mount must find the name when the other mount has created it.
     assert_eq!(fs::metadata(two.at("g")).unwrap_err().kind(), ErrorKind::NotFound);
     fs::write(one.at("g"), b"now").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"now");
@@ -195,15 +196,15 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // Writing a file by its name creates a new file, or truncates the file that has the name now. This must
-            // not change the bytes of the removed file, which the test still has open.
+            // Writing to the name `f` creates a new file, or truncates the file that now has this name. This must not
+            // change the bytes of the removed file, which the test still has open.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
         for file in &kept {
             let mut found = [0; 4];
             assert_eq!((file.read_at(&mut found, 0).unwrap(), &found[..3]), (3, &b"old"[..]), "round {round}");
-            // A program must be able to open the removed file again through its descriptor in `/proc`.
+            // A program must be able to open a file without a name again, through its descriptor in `/proc`.
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             assert_eq!(fs::read(path).unwrap(), b"old");
         }
@@ -295,7 +296,8 @@ fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
                 scope.spawn(move || {
                     let file = OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
                     let mut state = seed * 2 + who as u64 + 1;
-                    // The SplitMix64 generator suffices to select steps, and gives the same numbers on every machine.
+                    // The SplitMix64 generator suffices to select changes and reads, and gives the same numbers on
+                    // every machine.
                     let mut draw = |below: u64| {
                         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
                         let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -342,7 +344,8 @@ fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
     assert_eq!(refused.code(), Some(7), "the other mount sees the lock");
     let mut impatient = locker(&two.at("f"), &[]);
-    // The flock(1) process waits for its lock once it sleeps in the kernel. SIGTERM must wake the process.
+    // Wait until the flock(1) process sleeps in the kernel, because it then waits for the lock. SIGTERM must end this
+    // wait.
     let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
     while !state().contains("request_wait") && !state().contains("fuse") {
         std::thread::yield_now();
@@ -424,8 +427,8 @@ fn a_killed_process_does_not_wait_for_servers() {
     waits.stdin.take().unwrap().write_all(b"\n").unwrap();
     let path = format!("/proc/{}/wchan", waits.id());
     let wchan = || fs::read_to_string(&path).unwrap_or_default();
-    // A process that reads through the page cache may wait in a kernel function of the page cache, whose name contains
-    // `folio`.
+    // Wait until `wchan` names a kernel function in which the process waits for the mount. In a read through the page
+    // cache, this may be a function of the page cache, whose name contains `folio`.
     while !["request_wait", "fuse", "folio"].iter().any(|place| wchan().contains(place)) {
         assert!(waits.try_wait().unwrap().is_none(), "nobody can read it");
     }
@@ -505,13 +508,14 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));
-    // The unlock through another descriptor must also make the bytes visible that were written under the lock.
+    // When the process unlocks through `second`, the bytes that it wrote through `first` under the lock must become
+    // visible to the other mount.
     first.write_all(b"written under it").unwrap();
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));
     assert_eq!(fs::read(two.at("f")).unwrap(), b"written under it");
-    // `fs::read` has opened and closed the file on the second mount in this process. By POSIX, this close has
-    // released the lock that this process had on the second mount (through `others`).
+    // This process locked the file on the second mount. By POSIX, the close in `fs::read` has released this lock, so
+    // the lock on the first mount succeeds.
     assert!(lock(&first) && !lock(&others));
     // When a process closes any descriptor of the file, the mount must release the POSIX locks of this process on the
     // file, even if the descriptor was open only for reading.

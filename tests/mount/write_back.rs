@@ -28,8 +28,8 @@ fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount; 2])> {
     Some((dir, cluster, places))
 }
 
-/// Data written with O_DSYNC must survive the death of the mount, even if the mount does not use write-back caching
-/// for another file at that time, because a second mount has that other file open.
+/// Data written with O_DSYNC must survive the death of the mount, also while the mount has another file open without
+/// write-back caching. A second mount uses that other file, so the first mount stops write-back caching for it.
 #[test]
 fn data_written_with_o_dsync_outlives_the_mount() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
@@ -149,7 +149,8 @@ fn an_open_on_another_mount_sees_written_back_data() {
     file.sync_all().unwrap();
     assert_eq!(cluster.run(["cat", "/f"])[5_000..5_010], [9; 10]);
     drop(file);
-    // Wait up to one second, because the other mount may cache the times that it received together with the length.
+    // The second mount may show older times for up to one second, because it caches the attributes that it received
+    // before the last write.
     soon("times", || {
         let times = |place: &TestMount| {
             fs::metadata(place.at("f")).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).unwrap()
@@ -549,8 +550,8 @@ fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     }
 }
 
-/// During a truncation, each kernel holds its own lock of the inode. So a mount must not wait for the kernel of the
-/// other mount.
+/// During a truncation, the kernel holds the lock of the truncating mount's inode. If each of two truncating mounts
+/// waited for the inode lock of the other mount, both would wait forever.
 #[test]
 fn mounts_that_truncate_a_file_concurrently_agree_on_its_end() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };

@@ -29,7 +29,8 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the test of the `mgr` package that sends these records. In `cargo test`, the same test sends fewer records.
+/// Runs the test `hostile` of the `mgr` package, which sends the random and damaged records. In `cargo test`, the same
+/// test sends fewer records.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let mut command = crate::cargo();
     command.current_dir(root).args(["test", "--quiet", "--release", "-p", "mgr", "--test", "hostile", "--"]);

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: runs every check of the project, then lists the slowest test programs and steps, and the number
-//! of all tests.
+//! `cargo xtask test`: runs every check of the project (rustfmt, clippy, rustdoc, tests, simulator), then lists the
+//! slowest test programs and checks, and the number of all tests.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -14,13 +14,13 @@ const STEPS: [(&str, &[&str]); 5] = [
     ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
 
-/// Number of slowest test programs and steps that the command lists.
+/// Number of slowest test programs and checks that the command lists.
 const SLOWEST: usize = 10;
 
 /// Programs that tests need to run guests with stock kernels, with the Debian packages that contain these programs.
 const NEEDS: &str = "qemu-system-x86_64 qemu-system-x86\ncpio cpio\n";
 
-/// Runs every step, even after a step has failed, so that one run shows all failures.
+/// Runs all cargo commands of [`STEPS`], even after one has failed, so that one run shows all failures.
 pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     crate::apt::ensure(NEEDS)?;
@@ -73,21 +73,22 @@ fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Bo
     Ok(child.wait()?.success())
 }
 
-/// The number of tests in all test programs, and the time of each test program and step.
+/// The number of tests in all test programs, and the time of each test program and each other check.
 #[derive(Default, PartialEq, Debug)]
 struct Summary {
     passed: u64,
     failed: u64,
     /// The name of the test program that is running.
     program: String,
-    /// The names and durations in seconds of all test programs, and of all steps that ran no test program.
+    /// The names and durations in seconds of all test programs, and of all cargo commands that ran no test program.
     parts: Vec<(String, f64)>,
-    /// Length of `parts` at the beginning of the current step.
+    /// Length of `parts` before the current cargo command.
     before: usize,
 }
 
 impl Summary {
-    /// Ends a step. If the step ran no test program, adds the step itself to `parts`.
+    /// Records the end of the cargo command `name`. If the command ran no test program, adds the command itself to
+    /// `parts`.
     fn end_step(&mut self, name: &str, secs: f64) {
         if self.parts.len() == self.before {
             self.parts.push((name.to_owned(), secs));
@@ -95,7 +96,7 @@ impl Summary {
         self.before = self.parts.len();
     }
 
-    /// Returns the slowest test programs and steps in descending order of their durations.
+    /// Returns the slowest entries of `parts` in descending order of their durations.
     fn slowest(&self) -> Vec<(String, f64)> {
         let mut parts = self.parts.clone();
         parts.sort_by(|(_, one), (_, other)| other.total_cmp(one));

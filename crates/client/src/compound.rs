@@ -27,8 +27,8 @@ pub(crate) struct Compound {
     checks: Checks,
 }
 
-/// The operations of a COMPOUND that check a path ([`crate::Mount::expecting`]): bit N is set if operation N belongs to
-/// a path check.
+/// The operations of a COMPOUND that check a path expectation ([`crate::Mount::expecting`]): bit N is set if operation
+/// N belongs to such a path check.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checks(u64);
 

@@ -326,7 +326,7 @@ impl Iod {
         Err(last)
     }
 
-    /// Returns the additional connection on which the iod lends files, if the client reaches the iod through a Unix
+    /// Returns the companion connection on which the iod lends files, if the client reaches the iod through a Unix
     /// socket and short-circuit reads are enabled.
     fn lender(&self, address: Address, origin: Origin) -> Option<Arc<Lender>> {
         match address {
@@ -352,7 +352,8 @@ impl Iod {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message).with_iod());
         }
-        // Send nothing else, above all no capabilities, to a peer that cannot prove that it is this iod.
+        // After HELLO, check the peer's proof that it is this iod. Without a valid proof, send it nothing more, above
+        // all no capabilities.
         let proof = ticket.check(&args, &reply, origin).map_err(|_| {
             let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
             Error::connection(message).with_iod()

@@ -112,7 +112,7 @@ pub(crate) struct Written {
 /// A byte range in the reply to a read: data or zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// Bytes that a server stores.
+    /// Data: bytes that a server stores.
     Data(Bytes),
     /// A range of this many bytes that no server stores: a hole, or bytes beyond the end of the file.
     Nothing(u64),

@@ -29,7 +29,7 @@ pub struct Error {
     state_lost: bool,
     /// Whether the mgr may have executed the request, although the client has no reply.
     in_doubt: bool,
-    /// Whether a path check failed, so that the mgr did not execute the request.
+    /// Whether a path of the request no longer leads to the expected file, so that the mgr did not execute the request.
     moved: bool,
     /// Whether the server that failed is an iod, and not the mgr.
     of_iod: bool,
@@ -95,7 +95,7 @@ impl Error {
         self.in_doubt
     }
 
-    /// Marks the error as a failed path check: a path of the request now leads to another file.
+    /// Records in the error that a path of the request no longer leads to the expected file.
     pub(crate) fn with_move(self) -> Self {
         Error { moved: true, ..self }
     }

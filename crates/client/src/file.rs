@@ -62,7 +62,7 @@ pub(crate) struct Name {
 /// A part of the bytes that a read returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Segment {
-    /// Bytes that a server stores.
+    /// Data: bytes that a server stores.
     Data(Bytes),
     /// A hole of this many zero bytes.
     Hole(u64),
@@ -170,7 +170,8 @@ impl File {
         self.inode().size_now().await
     }
 
-    /// Requests the attributes from the mgr. The client adds the effect of its own unreported writes to the size.
+    /// Requests the attributes from the mgr. The returned size includes this client's writes that the mgr does not know
+    /// of.
     pub async fn refresh(&self) -> Result<Attrs> {
         self.inode().learn_attrs().await
     }
@@ -405,8 +406,8 @@ impl File {
     /// (directory and name). So a copied file appears under its final name only when it is complete. Returns the final
     /// attributes.
     ///
-    /// Only a file that [`Mount::create`](crate::Mount::create) created can be renamed. On an error the file is closed;
-    /// the rename has not happened, unless the error occurred after the rename.
+    /// Only a file that [`Mount::create`](crate::Mount::create) created can be renamed. After an error the file is
+    /// closed. If a write of the file failed, the file has its old name; after any other error it may have either name.
     pub async fn finish(mut self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         match self.open.take() {
             Some(open) => open.finish(changes, rename_to).await,

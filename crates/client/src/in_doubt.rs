@@ -27,7 +27,8 @@ pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() ->
     attempt().await
 }
 
-/// Looks up `name` in `dir`, without path checks for `dir`; `None` if the name does not exist.
+/// Looks up `name` in `dir`, without checking the path expectations for `dir`. Returns `None` if the name does not
+/// exist.
 async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, Attrs)>> {
     match mount.expecting(Vec::new()).lookup(dir, name).await {
         Err(error) if error.is(Status::NoEnt) => Ok(None),

@@ -143,8 +143,8 @@ struct SendState {
 }
 
 impl Inode {
-    /// Creates the state of a file that is about to be opened. Sizes that the client requested before logical time
-    /// `stamp` may be outdated.
+    /// Creates the state of a file that is about to be opened. Sizes that the client requested before the mount's
+    /// logical time `stamp` may be outdated.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         let losses = AtomicU64::new(mount.session.losses());
         let state = State { size: KnownSize::new(stamp), ..State::default() };
@@ -219,8 +219,8 @@ impl Inode {
         self.state().size.get()
     }
 
-    /// Returns the mount's logical time, which increases with every change of a file size on this mount. Callers take
-    /// it before they request a size from the mgr, and so recognize an outdated reply.
+    /// Returns the mount's logical time, which increases with every event on this mount that may change a file size,
+    /// such as a write. Callers take it before they request a size from the mgr, and so recognize an outdated reply.
     pub(crate) fn stamp(&self) -> u64 {
         self.mount.stamp()
     }

@@ -86,7 +86,8 @@ pub(crate) struct Inner {
     pub(crate) upper_cache: OnceLock<Arc<dyn UpperCache>>,
     /// The number that will identify the next open owner of this mount.
     owners: AtomicU64,
-    /// The logical time: a counter that increases with every change of a file size on this mount.
+    /// The logical time: a counter that increases with every event on this mount that may change a file size, such as a
+    /// write.
     stamps: AtomicU64,
     opening: OrderedMutex<OpensInFlight>,
     behind: FlushTimer,
@@ -104,8 +105,7 @@ struct OpensInFlight {
     /// Number of OPENs that the client has sent (`asked`), and the sequence numbers of the unanswered OPENs.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// The logical times at which the client sent the unanswered OPENs, each with the number of OPENs sent at this
-    /// time.
+    /// For each logical time at which the client sent OPENs that are still unanswered, the number of these OPENs.
     sent: BTreeMap<u64, usize>,
     /// Files that this mount closed after it had sent the oldest unanswered OPEN. Each file has the logical time at
     /// which this mount last changed the file's size. The reply to the oldest OPEN may contain the size from before

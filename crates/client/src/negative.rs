@@ -128,8 +128,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         self.clock
     }
 
-    /// Removes a directory from the cache; returns its delegation. With `until`, the client requests no delegation of
-    /// the directory before the time `until`.
+    /// Removes a directory from the cache. The result is the delegation of the directory, if the client holds one. With
+    /// `until`, the client requests no delegation of the directory before the time `until`.
     fn forget(&mut self, dir: FileId, until: Option<Timestamp>) -> Option<DelegationToReturn> {
         let known = self.dirs.remove(&dir)?;
         self.names -= known.may_be.len();
@@ -217,8 +217,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         (None, back)
     }
 
-    /// If the cache contains the maximum number of directories, removes the least recently used directory. Returns the
-    /// delegation of the removed directory.
+    /// If the cache contains the maximum number of directories, removes the least recently used directory. Passes the
+    /// delegation of the removed directory to the caller, which must return it to the mgr.
     fn make_room(&mut self) -> Option<DelegationToReturn> {
         if self.dirs.len() < DIRS {
             return None;
@@ -280,14 +280,16 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Drops the directory of a recalled or revoked delegation. Returns the delegation if the cache contained it.
+    /// Drops the directory of a recalled or revoked delegation. The result is the delegation, if the cache contained
+    /// it.
     pub(crate) fn lose(&mut self, stateid: &stateid4, now: Timestamp) -> Option<DelegationToReturn> {
         let held = |known: &Dir<C>| known.stateid().is_some_and(|held| held.other == stateid.other);
         let dir = self.dirs.iter().find(|(_, known)| held(known)).map(|(dir, _)| *dir)?;
         self.forget(dir, Some(now.after(ALONE_FOR)))
     }
 
-    /// Empties the cache and switches it off. Returns all delegations.
+    /// Empties the cache and switches it off. Passes all delegations of the cache to the caller, which must return them
+    /// to the mgr.
     pub(crate) fn leave(&mut self) -> Vec<DelegationToReturn> {
         self.doubts = DOUBTS;
         let all: Vec<FileId> = self.dirs.keys().copied().collect();
@@ -308,7 +310,7 @@ impl<C: Clone + PartialEq> Negative<C> {
     }
 
     /// Registers a create request before the client sends it. If the directory then has too many names for the cache,
-    /// drops the directory and returns its delegation.
+    /// drops the directory, and passes its delegation to the caller, which must return it to the mgr.
     pub(crate) fn makes(&mut self, dir: FileId, name: &[u8], now: Timestamp) -> Option<DelegationToReturn> {
         let clock = self.tick();
         *self.making.entry((dir, name.into())).or_default() += 1;
@@ -323,8 +325,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     }
 
     /// Records the end of a create request. If `answered` is false, the request ended without a reply, and the mgr may
-    /// still execute it. After too many such requests, returns all delegations, and the caller must return them to the
-    /// mgr.
+    /// still execute it. After too many such requests, switches the cache off, and passes all its delegations to the
+    /// caller, which must return them to the mgr.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<DelegationToReturn> {
         if !answered {
             self.doubts += 1;
@@ -351,8 +353,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     /// Records that the mgr has removed or renamed a name, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // If the clock value of the name has changed since the client sent the removal, a create request has begun
-        // since then, and the name may exist again. So keep the name in the cache.
+        // If the value of the logical clock stored with the name has changed since the client sent the removal, the
+        // client has begun to create the name since then, and the name may exist again. So keep the name in the cache.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

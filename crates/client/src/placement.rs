@@ -30,8 +30,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Divides a file range into pieces that each lie in one object. Returns the pieces in file order, each with the
-    /// index of its object and the range in the object.
+    /// Divides a file range into subranges that each lie in one object. Returns the subranges in file order, each with
+    /// the index of its object and the range in the object.
     pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> + '_ {
         self.distribution.pieces(range)
     }

@@ -173,7 +173,7 @@ impl Session {
         Ok(Duration::from_secs(u64::from(seconds.max(1))))
     }
 
-    /// Asks the mgr for its status and the status of its cluster.
+    /// Requests the status of the mgr and of its cluster.
     pub(crate) async fn status(&self) -> Result<wire::admin::Status> {
         let what = format!("asking mgr {} for its status", self.shared.address);
         let (connection, _) = self.shared.ready(self.shared.options.retry_timeout).await?;
@@ -295,7 +295,7 @@ impl Shared {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
-                    // The mgr is reachable. During its grace period it waits for all earlier clients, some of which
+                    // The mgr is reachable. In its grace period, the mgr waits for all earlier clients, some of which
                     // may never return. So extend the deadline of the request by a lease time.
                     deadline = begun + self.options.retry_timeout + self.lease();
                     error

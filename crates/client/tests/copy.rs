@@ -55,8 +55,7 @@ async fn data_bytes(file: &File) -> u64 {
     sum
 }
 
-/// A program finds the holes of a file also after `fsync` and close, when the mgr has recorded that all objects are long
-/// enough on disk.
+/// After `fsync` and close, a seek for data still skips the holes of the file, on the direct path and on the mgr path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_file_has_its_holes() {
     const FAR: u64 = 1 << 40;

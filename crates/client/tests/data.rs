@@ -234,8 +234,8 @@ async fn unsent_writes_are_included_in_every_reported_size() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// The client sends a few short writes to scattered offsets on the mgr path, with one request for each write. It sends
-/// many such writes on the direct path, as list I/O.
+/// The client sends a few short writes to scattered offsets on the mgr path, with one request for each write. The
+/// client sends many such writes on the direct path, as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;

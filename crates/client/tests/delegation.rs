@@ -1,5 +1,5 @@
-//! Tests of write delegations. Before another client uses a file, the cache above the client passes its dirty bytes of
-//! the file to the client.
+//! Tests of write delegations. A program that uses the client may have its own cache of file data, as the FUSE mount
+//! does. Before another client uses a file, this cache writes its dirty bytes of the file to the client.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use types::FileId;
 
 type Handing = futures_util::future::BoxFuture<'static, ()>;
 
-/// A cache above the client that holds the bytes of one file. It writes the bytes to the client when the client calls
+/// A cache that holds dirty bytes of one file, and writes these bytes to the client when the client calls
 /// `flush_and_invalidate`.
 #[derive(Default)]
 struct Late {

@@ -13,7 +13,7 @@ use types::{ByteRange, Status};
 /// The request timeout of the tests. A running server replies within this time. The timeout is not longer, because
 /// some tests wait until requests to a stopped server time out.
 const SHORT: Duration = Duration::from_secs(2);
-/// The time limit of every step, so that a deadlocked test fails.
+/// The time limit of each wait in these tests, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);
 
 /// A cluster with a proxy in front of each daemon.

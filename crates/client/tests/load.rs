@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 const WAY: Duration = Duration::from_millis(20);
 /// How long the thread of a busy mgr blocks each time before it serves requests again.
 const BUSY: Duration = Duration::from_millis(150);
-/// The time limit of each step of a test.
+/// The time limit for the client to send small writes to the mgr again after the mgr has become idle.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Starts a proxy to `target` that delays all data in both directions. Returns the address of the proxy.

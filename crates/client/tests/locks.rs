@@ -174,8 +174,8 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     ] {
         assert_eq!((error.kind(), error.errno()), (ErrorKind::LockLost, 5));
     }
-    // After the program has unlocked the lost lock, it can use the file again. The file does not contain the bytes
-    // that the program wrote under the lost lock.
+    // After the program has unlocked the lost lock, the program can use the file again. The file does not contain the
+    // bytes that the program wrote under the lost lock.
     assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(read(&mine).await, b"theirs");
     mine.close().await.unwrap();

@@ -19,7 +19,7 @@ const WRITERS: usize = 3;
 /// The pairs of iods, in a cluster of four, to which the file moves one after the other. The second move keeps both
 /// iods of the file, and the last move keeps one iod.
 const PAIRS: [[u16; 2]; 4] = [[0, 1], [0, 1], [2, 3], [3, 0]];
-/// The time limit of every step, so that a deadlocked test fails.
+/// The time limit of each wait in these tests, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);
 
 /// For each block, the version number of the last write that has returned (`answered`), and of the last write that has

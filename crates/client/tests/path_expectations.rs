@@ -145,8 +145,7 @@ async fn a_path_too_long_for_a_compound_is_not_checked() {
         dir = mount.mkdir(&dir, name.as_bytes(), 0o755).await.unwrap().0;
         names.push(&name[..]);
         let expecting = mount.expecting(vec![walk(&mount.root(), &names, &dir)]);
-        // RENAME with path expectations is the largest COMPOUND of these operations: it checks two paths and needs one
-        // more LOOKUP.
+        // Of the four operations below, RENAME has the largest COMPOUND, because the mgr checks the paths of two names.
         expecting.mkdir(&dir, b"x", 0o755).await.unwrap();
         expecting.rename(&dir, b"x", &dir, b"y").await.unwrap();
         expecting.lookup(&dir, b"y").await.unwrap();

@@ -236,7 +236,7 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
 }
 
 /// If several levels (such as server, directory and mount) have the same policy setting, the last level in the order of
-/// precedence applies. The client reports this level as the origin of the setting.
+/// precedence applies. For each setting, the client reports the level that the setting comes from.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;

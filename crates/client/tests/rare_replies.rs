@@ -115,9 +115,9 @@ async fn a_reclaim_answered_with_delay_is_retried() {
     file.close().await.unwrap();
 }
 
-/// Makes the mgr reply once with NFS4ERR_DELAY to one operation of a COMPOUND. `nth` is its index among the operations
-/// SETATTR, CLOSE, RENAME and GETATTR. Returns a list that records, for each COMPOUND, which of these operations it
-/// contained.
+/// Makes the mgr reply once with NFS4ERR_DELAY to one operation of a COMPOUND. `nth` is the index of this operation
+/// among the operations SETATTR, CLOSE, RENAME and GETATTR. Returns a list that records, for each COMPOUND, which of
+/// these operations the COMPOUND contained.
 fn delay_closing_at(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();

@@ -13,7 +13,7 @@ use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
 const BLOCK: usize = 4096;
-/// The origin (owner and incarnation) that the tests use for their own connections to iods.
+/// The owner and the incarnation that the tests send in HELLO on their own connections to iods.
 const ORIGIN: wire::native::Origin = wire::native::Origin { owner: [1; 16], incarnation: 0 };
 
 /// Returns options without read-ahead, so that each read is either sent to an iod or served from a lent file.

@@ -3,7 +3,7 @@
 //!
 //! Clients of the files layout send file offsets and the filehandle of their layout, which the mgr issued. The
 //! filehandle names the object, the allowed operations and the striping. The data server keeps no state of files or
-//! opens. The only state of a client that it keeps is the session.
+//! opens. The only state of a client that the data server keeps is the session.
 
 mod objects;
 mod service;

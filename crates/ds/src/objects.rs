@@ -140,15 +140,15 @@ impl DataServer for Objects {
         let mut got = Self::work(&volume, bytes).await?;
         for _ in 0..AGAIN {
             if got.data.len() >= len as usize {
-                // The object has all requested bytes, so no query for the file length is needed: for more bytes, the
-                // client sends another READ.
+                // The object contains all requested bytes, so reply without a query for the file length, and without
+                // the EOF flag. If the file ends here, the client's next READ finds the end.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
             // The object ends inside the requested range. The file may end at the same offset or continue with a hole,
             // and only the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
-            // An unchanged object size proves that the object still ended at this offset when the mgr replied with the
-            // file length.
+            // If the object size has not changed since the read above, the object also had this size when the mgr
+            // replied. So the file length in the mgr's reply belongs to the bytes that were read.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(

@@ -304,7 +304,7 @@ fn names(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns how a system call names its file, for calls that only older architectures have.
+/// Returns how a system call names its file. Handles only calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 fn old_names(number: c_long) -> Option<Names> {
     match number {
@@ -320,7 +320,7 @@ fn old_names(_: c_long) -> Option<Names> {
     None
 }
 
-/// Returns whether a system call opens a file, for calls that only older architectures have.
+/// Returns whether a system call opens a file. Handles only calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 fn is_old_open(number: c_long) -> bool {
     matches!(number, libc::SYS_open | libc::SYS_creat)
@@ -331,8 +331,8 @@ fn is_old_open(_: c_long) -> bool {
     false
 }
 
-/// Returns the argument indices of the name to create and of the existing file, for calls that only older architectures
-/// have.
+/// Returns the argument index of the path to create and, for link(2), of the path of the existing file. Handles only
+/// calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 fn old_making(number: c_long) -> Option<(usize, Option<usize>)> {
     match number {

@@ -1,5 +1,5 @@
 //! Credentials of callers. The mount sends each request to the servers with the user and groups of the process that
-//! made it.
+//! made the request.
 
 use crate::request::Header;
 use client::Mount;
@@ -29,7 +29,7 @@ impl Callers {
 
     /// Returns the client mount with the credentials of the caller of a request.
     pub(crate) fn of(&self, header: &Header) -> Mount {
-        // Root passes permission checks without supplementary groups, so do not read them.
+        // Root passes permission checks without supplementary groups, so do not read the groups.
         let groups = if header.uid == 0 { Vec::new() } else { groups(header.pid) };
         let cred = Cred { uid: header.uid, gid: header.gid, groups };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
 //! Control attributes: virtual extended attributes through which programs read and change the policy of a mount in use.
 //!
-//! `user.weir.effective` of any file or directory is the policy that applies if the caller opens the file now. It has
-//! one line for each setting, with the value and its source. `user.weir.mount.` plus the name of a setting is the value
-//! from the mount options. Root and the user who mounted the file system can set and remove this attribute, on any file
-//! of the mount. `user.weir.known` is the number of inodes that the kernel has of the mount.
+//! `user.weir.effective` of any file or directory is the policy that applies if the caller opens the file now. The
+//! value has one line for each setting, with the value and its source. `user.weir.mount.` plus the name of a setting is
+//! the value from the mount options. Root and the user who mounted the file system can set and remove this attribute,
+//! on any file of the mount. `user.weir.known` is the number of inodes that the kernel has of the mount.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -16,11 +16,12 @@ const EPERM: Errno = Errno(1);
 const EINVAL: Errno = Errno(22);
 const ENODATA: Errno = Errno(61);
 
-/// The name of the attribute with the effective policy, without the prefix `user.`.
+/// The name, without `user.`, of the extended attribute whose value is the effective policy of a file.
 pub(crate) const EFFECTIVE: &[u8] = b"weir.effective";
-/// The name of the attribute with the number of inodes that the kernel has, without the prefix `user.`.
+/// The name, without `user.`, of the extended attribute whose value is the number of inodes that the kernel has.
 const KNOWN: &[u8] = b"weir.known";
-/// The prefix of the names of attributes for mount options, without `user.`.
+/// The first part, without `user.`, of the names of extended attributes for mount options. The name of the option
+/// follows.
 const MOUNT: &[u8] = b"weir.mount.";
 
 /// A control attribute of the mount.

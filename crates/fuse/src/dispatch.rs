@@ -117,7 +117,7 @@ impl Dispatcher {
     }
 
     /// Handles the INTERRUPT of the request `whom`: abandons the request if its kind allows this. If the request has
-    /// not arrived yet, it is abandoned when it arrives.
+    /// not arrived yet, the dispatcher abandons the request on its arrival.
     fn interrupt(&self, ticket: u64, unique: u64, whom: u64) {
         let task = self.underway().signalled(whom);
         let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::None) };

@@ -20,8 +20,8 @@ impl FileSystem {
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
-        // Boxed, because few requests run without their path check, and otherwise every request reserves memory for
-        // this future.
+        // Boxed, because the mount rarely has to execute a request again without a path check. Without the box, every
+        // request would reserve memory for this future.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {
@@ -69,8 +69,8 @@ impl FileSystem {
         true
     }
 
-    /// Returns the reply for a removed file if the kernel does not walk the path again: a directory is empty, and its
-    /// attributes still exist.
+    /// Returns the reply to a request about a removed file or directory, if the kernel does not walk the path again. A
+    /// removed directory contains no names, but still has attributes.
     pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
         match DirectoryRequest::of(header.opcode) {
             Some(DirectoryRequest::Entries | DirectoryRequest::Name) => Err(ENOENT),

@@ -49,7 +49,8 @@ impl Op {
         )
     }
 
-    /// Returns the step that the operation makes in a thread's path walk; `dir` is the directory of the request.
+    /// Returns what the operation is in the path walk of a thread: a LOOKUP in the directory `dir`, the creation of a
+    /// name, or another operation.
     fn step(&self, dir: u64) -> Step<'_> {
         match self {
             Op::Lookup { name } => Step::LookUp(dir, name),
@@ -64,7 +65,7 @@ impl Op {
     }
 }
 
-/// The relation between a system call and the name in the LOOKUP that the call caused.
+/// What a system call does with the name in the LOOKUP that the call caused.
 #[derive(Default)]
 struct Wanted {
     /// Whether the system call creates the name.
@@ -73,8 +74,8 @@ struct Wanted {
     begins: bool,
 }
 
-/// Returns the system call that caused a request, and its relation to the name that the request looks up. `dir_name`
-/// is the name of the directory, if the mount knows the name.
+/// Returns the system call that caused a request, and what this call does with the name that the request looks up.
+/// `dir_name` is the name of the directory, if the mount knows the name.
 async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) -> (Call, Wanted) {
     let name = match &request.op {
         Op::Lookup { name } => Some(name.clone()),
@@ -93,7 +94,7 @@ async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) ->
 
 impl FileSystem {
     /// Returns whether the mgr has to check the path of a request. No check is necessary if the kernel caches no names,
-    /// because it then looks up each name itself. No check is possible for a thread in a PID namespace that this
+    /// because the kernel then looks up each name. No check is possible for a thread in a PID namespace that this
     /// process does not see (id 0), because the mount cannot know whether the kernel walks the path again.
     pub(crate) fn expects(&self, request: &Request) -> bool {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
@@ -149,8 +150,9 @@ impl FileSystem {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The system call creates the name, so reply that the name does not exist. If the mount then replies
-            // ESTALE to the create request, the kernel walks the path again.
+            // The system call creates the name. After ESTALE for this LOOKUP, the kernel would not walk the path again.
+            // So reply that the name does not exist. The kernel then sends the create request, and after ESTALE for
+            // that request it walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
             // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, so that the kernel
             // looks up the name again.
@@ -179,8 +181,8 @@ impl FileSystem {
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// If the thread that made the request walks a path again after ESTALE, records that the request begins, and
-    /// returns a guard that ends the request when it is dropped. Otherwise records nothing and returns `None`.
+    /// Records that a request begins, if the kernel is walking the path of the request's thread again after ESTALE.
+    /// Dropping the returned guard records the end of the request. Returns `None` for any other request.
     pub(crate) fn begin_request(&self, request: &Request) -> Option<Box<RewalkGuard<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
         if expects { self.rewalks.begin_request(pid, request.op.step(node)) } else { None }

@@ -98,21 +98,21 @@ impl FileSystem {
         self.nodes.get(header.node)
     }
 
-    /// Appends an entry: the file that a name in the directory of the request stands for. From then on the kernel has
-    /// an inode of the file.
+    /// Appends an entry to the reply `body`: the file that a name in the directory of the request stands for. From then
+    /// on the kernel has an inode of the file.
     pub(crate) fn entry(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
         self.entry_for(body, (header, name), (node, attrs), (false, None))
     }
 
-    /// Appends the entry of a name that the request has created. If the kernel writes the file through its page
-    /// cache, the attributes get no lifetime.
+    /// Appends the entry of a name that the request has created to the reply `body`. If the kernel writes the file
+    /// through its page cache, the attributes get no lifetime.
     pub(crate) fn entry_made(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
         let written = self.coherence.is_written(node.id.0);
         self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
-    /// Appends the entry that a LOOKUP found. `mark` is the moment before the mount requested the attributes from the
-    /// mgr.
+    /// Appends the entry that a LOOKUP found to the reply `body`. `mark` is the moment before the mount requested the
+    /// attributes from the mgr.
     pub(crate) fn entry_found(
         &self,
         body: Body,
@@ -123,8 +123,9 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
-    /// Appends an entry of a directory listing. `mark` is the moment before the mount requested the page of entries
-    /// from the mgr. If another client may have changed the file after `mark`, the attributes get no lifetime.
+    /// Appends an entry of a directory listing to the reply `body`. `mark` is the moment before the mount requested the
+    /// page of entries from the mgr. If another client may have changed the file after `mark`, the attributes get no
+    /// lifetime.
     pub(crate) fn entry_listed(&self, body: Body, header: &Header, entry: &client::Entry, mark: Option<Mark>) -> Body {
         self.entry_for(body, (header, &entry.name), (&entry.node, &entry.attrs), (entry.written_elsewhere, mark))
     }

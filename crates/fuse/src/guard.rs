@@ -31,7 +31,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause before a new guard process starts.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// A guard process. Unless it is dismissed, it aborts the FUSE connection when the mount process ends for any reason.
+/// A guard process. Unless the mount dismisses the guard, the guard aborts the FUSE connection when the mount process
+/// ends for any reason.
 pub(crate) struct Guard(Arc<GuardState>);
 
 /// The state that [`Guard`] shares with the thread that keeps the guard process running.
@@ -43,7 +44,7 @@ struct GuardState {
 
 #[derive(Default)]
 struct State {
-    /// The guard process, until it is reaped. Until then, no other process can get its process id.
+    /// The guard process, until it is reaped. Until then, no other process can get the process id of the guard process.
     process: Option<Child>,
     dismissed: bool,
 }
@@ -63,8 +64,8 @@ impl Guard {
         let guard_state = Arc::new(GuardState::default());
         let kept = guard_state.clone();
         let (tell, told) = mpsc::channel();
-        // The kernel signals the guard process when the thread that started it ends. This thread only waits, so it
-        // ends as soon as the mount process is killed.
+        // The kernel signals the guard process when the thread that started the guard process ends. This thread only
+        // waits, so it ends as soon as the mount process is killed.
         std::thread::Builder::new().name(NAME.to_owned()).spawn(move || kept.keep(command, &tell))?;
         told.recv().map_err(io::Error::other)??;
         Ok(Guard(guard_state))
@@ -85,9 +86,9 @@ impl GuardState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a guard process running until it is dismissed, and reports whether the first guard process starts. The
-    /// thread of this function must not end while a guard process runs, because the guard process takes the end of
-    /// this thread for the end of the mount process.
+    /// Keeps a guard process running until [`Guard::dismiss`]. Sends the result of the first start of a guard process
+    /// to `tell`. The thread of this function must not end while a guard process runs, because the guard process takes
+    /// the end of this thread for the end of the mount process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
@@ -98,7 +99,7 @@ impl GuardState {
         loop {
             let ended = match command.spawn() {
                 Ok(child) => {
-                    // Only the report of the first start has a receiver, so ignore the result.
+                    // `Guard::stand` receives only the message about the first start, so ignore an error later.
                     let _ = tell.send(Ok(()));
                     self.ended(child)
                 }
@@ -131,8 +132,8 @@ impl GuardState {
             let _ = child.kill();
         }
         drop(state);
-        // Wait without reaping the child, so that no other process gets its process id while `dismiss` may still kill
-        // it.
+        // Wait without reaping the child, so that no other process gets the child's process id while `dismiss` may
+        // still kill it.
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while rustix::process::waitid(WaitId::Pid(id), how).err() == Some(Errno::INTR) {}
         let child = self.state().process.take();
@@ -161,8 +162,8 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     if failed != 0 {
         return Err(io::Error::from_raw_os_error(failed));
     }
-    // The guard process must not keep descriptors of the mount process open. The kernel closes them when the new
-    // process executes the guard's program.
+    // The guard process must not keep descriptors of the mount process open. The kernel closes these descriptors when
+    // the new process executes the guard's program.
     // SAFETY: all arguments are integers. On a kernel without close_range(2), only descriptors without close-on-exec
     // stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
@@ -187,8 +188,8 @@ fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
 fn abort_of(dir: &Path) -> io::Result<File> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let device = mounting::device_at(&mounts, dir).ok_or(io::ErrorKind::NotFound)?;
-    // The kernel names FUSE connections by the device number of the mount. The major number is zero, so use the minor
-    // number.
+    // In `/sys/fs/fuse/connections`, the name of a connection is the device number of the mount. The major number is
+    // zero, so the name is the minor number.
     let number = device.split_once(':').and_then(|(_, minor)| minor.parse::<u32>().ok());
     let name = format!("{}/abort", number.ok_or(io::ErrorKind::InvalidData)?);
     let open = |at: &dyn AsFd| rustix::fs::openat(at, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
@@ -206,9 +207,9 @@ fn connections() -> io::Result<OwnedFd> {
     Ok(rustix::mount::fsmount(system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-/// Runs the guard process: waits until the thread that started it ends, and then aborts the connection whose `abort`
-/// file is standard input. `process` and `thread` are the ids of the mount process and of that thread. The mount
-/// appends them to the command in [`crate::Config::guard`].
+/// Runs the guard process: waits until the thread that started the guard process ends, and then aborts the connection
+/// whose `abort` file is standard input. `process` and `thread` are the ids of the mount process and of that thread.
+/// The mount appends these ids to the command in [`crate::Config::guard`].
 ///
 /// # Errors
 /// `InvalidInput`: `process` or `thread` is not a valid id. A failed write means that the connection has already

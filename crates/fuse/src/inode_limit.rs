@@ -1,9 +1,10 @@
 //! The limit on the number of inodes that the kernel keeps of a mount, and the pruning of inodes above this limit.
 //!
-//! The kernel keeps every inode that it has looked up until memory is short. It also keeps names that other clients
-//! have removed, and never checks them again. Each inode takes memory in this process, and about a kilobyte in the
-//! kernel. Above the limit, the mount notifies the kernel to drop the inodes whose entries it received longest ago
-//! (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use, and drops the others with FORGET requests.
+//! The kernel keeps every inode that it has looked up until memory is short. The kernel also keeps names that other
+//! clients have removed, and never checks them again. Each inode takes memory in this process, and about a kilobyte in
+//! the kernel. Above the limit, the mount notifies the kernel to drop the inodes whose entries the kernel received
+//! longest ago (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use, and drops the others with FORGET
+//! requests.
 
 use crate::abi;
 use crate::fs::FileSystem;
@@ -19,8 +20,8 @@ const AT_ONCE: usize = 512;
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Notifies the kernel to drop inodes whenever it has more than the limit. Returns when the file system ends, or if
-/// the kernel does not support prune notifications.
+/// Notifies the kernel to drop inodes whenever the kernel has more inodes than the limit. Returns when the file system
+/// ends, or if the kernel does not support prune notifications.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };

@@ -33,8 +33,8 @@ impl KnownName {
 pub(crate) struct Trusted(u32);
 
 impl Trusted {
-    /// Computes the time from `entry_valid`, the time for which the kernel caches names. The result is twice
-    /// `entry_valid`, because a request that used the cached name may be in flight for that long too.
+    /// Returns about twice `entry_valid`, the time for which the kernel caches names, because a request that used a
+    /// cached name may be in flight for that long too.
     pub(crate) fn new(entry_valid: Duration) -> Self {
         let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
         Trusted(u32::try_from(secs).unwrap_or(u32::MAX))

@@ -25,7 +25,7 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct LockOwners {
     /// Lock owners, by file number and owner number.
     table: Mutex<HashMap<(u64, u64), LockOwner>>,
-    /// Number of closed opens whose locks the mount has released.
+    /// Number of times that the mount has released the locks of a closed open.
     released: AtomicU64,
     /// Notified when the mount has released the locks of a closed open (`released`).
     changed: Notify,
@@ -39,13 +39,13 @@ struct LockOwner {
     /// The handle of the open through which the owner last requested a lock. The close of this open releases the
     /// locks. The kernel reports only this close, not the release of the locks.
     handle: u64,
-    /// Whether the owner used flock(2) and not fcntl(2).
+    /// Whether the locks are flock(2) locks, not fcntl(2) locks.
     flock: bool,
-    /// Whether programs have closed descriptors of the open `handle`.
+    /// The progress of the close of the open `handle`.
     closing: Closing,
 }
 
-/// Whether programs have closed descriptors of an open file.
+/// The progress of the close of an open file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
@@ -58,7 +58,7 @@ enum Closing {
 impl LockOwner {
     /// Returns the time until which the mount waits for a close to end the owner's locks, or `None` if no such close
     /// has begun. Child processes often close an inherited descriptor. Such a close never releases the fcntl(2) locks
-    /// of the parent process. But it may be the last close of the open, which releases a flock(2) lock.
+    /// of the parent process. But such a close may be the last close of the open, which releases a flock(2) lock.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,
@@ -134,8 +134,8 @@ impl LockOwners {
         self.changed.notify_waiters();
     }
 
-    /// Returns the number of closed opens whose locks the mount has released, for [`LockOwners::may_be_free`]. The
-    /// caller calls this before it tries to lock.
+    /// Returns how many times the mount has released the locks of a closed open. The caller takes this number before
+    /// it tries to lock, and passes the number to [`LockOwners::may_be_free`].
     pub(crate) fn mark(&self) -> u64 {
         self.released.load(SeqCst)
     }

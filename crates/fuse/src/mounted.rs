@@ -59,7 +59,7 @@ impl Mounted {
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {
-            // The receiver in `Mounted` may have been dropped, so ignore the result.
+            // The caller may have dropped `Mounted`, which contains the receiver of this result, so ignore an error.
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
@@ -108,7 +108,8 @@ impl Mounted {
     }
 }
 
-/// Chooses the transport, as far as the choice is possible before the file system is mounted.
+/// Chooses the kind of the transport before the mount. If io_uring cannot be set up after the mount, the FUSE device is
+/// used instead.
 fn transport_kind(config: &Config) -> io::Result<TransportKind> {
     match (config.transport_kind, uring::unavailable()) {
         (TransportKind::Device, _) => Ok(TransportKind::Device),

@@ -68,8 +68,8 @@ struct Known {
     dir: u64,
     /// The names by which the kernel found the file.
     places: KnownNames,
-    /// The kernel's lookup count: the number of entries that it received, minus the number of lookups that it has
-    /// forgotten.
+    /// The kernel's lookup count: the number of entries that the kernel received, minus the number of lookups that the
+    /// kernel has forgotten.
     lookups: u64,
     /// The attributes that the kernel last received with a name of this inode, for directories only.
     as_dir: Option<Box<Attrs>>,
@@ -86,7 +86,8 @@ struct Known {
 /// ([`Mount::expecting`](client::Mount::expecting)).
 const DEPTH_MAX: usize = 23;
 
-/// Marks a directory that this mount removed. No thread has this id (`PID_MAX_LIMIT` of Linux is 2^22).
+/// The value of `Known::gone` for a directory that this mount itself removed. No thread has this id (`PID_MAX_LIMIT` of
+/// Linux is 2^22).
 const GONE_HERE: u32 = u32::MAX;
 
 impl Known {
@@ -317,9 +318,9 @@ impl Nodes {
     }
 
     /// Records that a thread made a request in a removed directory. Returns whether the thread must be using a
-    /// descriptor, because it received ESTALE for this directory before. After the first ESTALE, the kernel walks the
-    /// path again and finds the directory only if the path leads there. For a directory that this mount itself
-    /// removed, returns true at once: no path leads there.
+    /// descriptor, because the thread received ESTALE for this directory before. After the first ESTALE, the kernel
+    /// walks the path again and finds the directory only if the path leads there. For a directory that this mount
+    /// itself removed, returns true at once: no path leads there.
     pub(crate) fn comes_again(&self, number: u64, pid: u32) -> bool {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };

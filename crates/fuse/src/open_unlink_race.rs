@@ -6,10 +6,10 @@
 //! file. Until then, a thread of this mount that removes the name or replaces its file waits. Removals through other
 //! mounts do not wait.
 //!
-//! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed file
-//! exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a thread
-//! may open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes such a thread by a second
-//! OPEN of the file without a LOOKUP between the two OPENs.
+//! The kernel caches names for a while, in which other programs may remove the names or replace their files. A removed
+//! file exists as long as a program has the file open. A thread must not open the file by a name that the file no
+//! longer has. But a thread may open the file by a descriptor (`/proc/self/fd`) or by a file handle. The mount
+//! recognizes such a thread by a second OPEN of the file without a LOOKUP between the two OPENs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -56,7 +56,7 @@ struct Trying {
     gone: u64,
 }
 
-/// Guard of the removal of a name. Dropping the guard ends the removal.
+/// Guard of the removal of a name. Dropping the guard records that the removal has ended.
 pub(crate) struct Removal<'a>(&'a OpenUnlinkRaces, Name);
 
 impl Drop for Removal<'_> {
@@ -171,10 +171,10 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may open
-    /// the file: it received ESTALE for the file before, and has looked up no name after that. A retrying thread may
-    /// open the file if it has just found the file by a name that it reserved. An unknown thread (id 0) may open the
-    /// file too.
+    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may open the
+    /// file: this thread received ESTALE for the file before, and has looked up no name after that. A retrying thread
+    /// may open the file if it has just found the file by a name that it reserved. An unknown thread (id 0) may open
+    /// the file too.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
             Some(found) => found == node,
@@ -286,11 +286,12 @@ mod tests {
         open_unlink_races.looks_up(1, 5, b"f").await;
         assert_eq!(began.elapsed(), HELD_FOR * 2);
         drop(removal);
-        // A thread that removes the name itself ends its retry.
+        // Thread 1 has reserved the name, and now removes it. So the retry of thread 1 ends, and the removal does not
+        // wait.
         drop(open_unlink_races.removes(1, 5, b"f").await);
         assert_eq!(began.elapsed(), HELD_FOR * 2);
         assert!(!open_unlink_races.any.load(SeqCst));
-        // A thread that received ESTALE and never retries is dropped from the record.
+        // The mount forgets a thread that received ESTALE and makes no request for `KNOWN_FOR`.
         assert_eq!(open_unlink_races.gone(1, 7), None);
         tokio::time::advance(KNOWN_FOR).await;
         drop(open_unlink_races.removes(2, 5, b"f").await);

@@ -74,7 +74,7 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 }
 
 impl OpenFile {
-    /// Begins a write through this open: of dirty pages (`of_pages`), or of a program's own bytes.
+    /// Begins a write through this open: a write-back of dirty pages (`of_pages`), or a write(2) of a program.
     pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
         if of_pages { self.pages.begin_write_back() } else { self.unsynced.begin() }
     }
@@ -165,7 +165,7 @@ impl Opens {
         }
     }
 
-    /// Releases the locks that owners got through this open, after its last descriptor is closed.
+    /// Releases the locks that owners got through this open, after the last descriptor of this open is closed.
     pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile) -> Result<(), Errno> {
         let (number, owners) = (open.file.node().id.0, std::mem::take(&mut *open.lock_owners()));
         if owners.is_empty() {

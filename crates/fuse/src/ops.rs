@@ -54,15 +54,15 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
     }
 }
 
-/// Executes a request of a less frequent kind.
+/// Executes a request that [`carry_out`] does not execute itself, because such requests are less frequent.
 async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
     let header = &request.header;
     match request.op {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // After ENOSYS, the kernel sends no more ACCESS requests. It then answers access(2) from its cached attributes,
-        // and the server checks the permissions of each operation.
+        // After ENOSYS, the kernel sends no more ACCESS requests. The kernel then answers access(2) from its cached
+        // attributes, and the server checks the permissions of each operation.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
@@ -130,7 +130,7 @@ pub(crate) enum DirectoryRequest {
 }
 
 impl DirectoryRequest {
-    /// Returns the kind of an operation code, or `None` if the operation does not concern a directory.
+    /// Returns how the operation with this code concerns a directory, or `None` if it does not.
     pub(crate) fn of(operation: u32) -> Option<Self> {
         match operation {
             opcode::READDIR | opcode::READDIRPLUS => Some(DirectoryRequest::Entries),

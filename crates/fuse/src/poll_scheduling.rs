@@ -44,8 +44,8 @@ impl PollScheduling {
         self.change(next) == Some(BEGUN)
     }
 
-    /// Records that the thread that read the request stops polling despite a wake-up, and starts the task that polls
-    /// the request.
+    /// Records that the thread that read the request no longer polls the future of the request, even if a wake-up has
+    /// arrived. From now on only the runtime task polls the future; the caller starts this task.
     pub(crate) fn hand_over(&self) {
         self.0.store(HANDED, Ordering::Release);
     }
@@ -67,7 +67,8 @@ mod tests {
         Wake,
         /// The current poll ends, and another poll begins if necessary.
         Look,
-        /// The thread that read the request stops polling, and starts the task that polls the request.
+        /// The thread that read the request hands the future of the request over to a task of the runtime, which polls
+        /// the future from then on.
         HandOver,
     }
 
@@ -95,8 +96,8 @@ mod tests {
                     turns.hand_over();
                     (reader, task) = (false, true);
                 }
-                // Other polls by the task need no step here, because the task polls again whenever one of its own
-                // wakers is called.
+                // The reader does not poll now. Polls by the task do not change the state, because the task polls again
+                // whenever one of its own wakers is called.
                 _ => {}
             }
             unseen &= !task;

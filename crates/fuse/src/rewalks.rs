@@ -5,9 +5,10 @@
 //! names, or the path begins at an open directory, whose own name the kernel does not look up.
 //!
 //! A thread may make the same call with the same arguments again, for another file: `rm -r` opens directories by the
-//! same descriptor, with names at the same address. So the mount has to detect the end of a call: from the operation of
-//! a request, or from a request that the kernel does not send after the thread's last LOOKUP in the same call. If a
-//! call ends with a LOOKUP, such as stat(2), the mount detects the end only when the thread makes such a request.
+//! same descriptor, with names at the same address. So the mount has to detect the end of a call. A call ends with the
+//! operation for which the kernel walked the path, such as OPEN. A call that ends with a LOOKUP, such as stat(2), has
+//! no such operation. The mount detects its end when the thread makes a request that cannot follow this LOOKUP in one
+//! call.
 //!
 //! After a LOOKUP of a name that does not exist, the kernel can only look up the same name again or create it. After a
 //! LOOKUP of an existing name, the kernel may repeat the LOOKUP in the same call, but then the directory of the name
@@ -18,12 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Largest number of recorded threads, and of recorded names.
+/// Largest number of threads, and of dropped names, that [`Rewalks`] records.
 const MOST: usize = 1024;
-/// How long the mount records a thread after its last reply.
+/// How long the mount keeps a record: that of a thread after the last reply to the thread, that of a dropped name after
+/// the drop.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Threads that received ESTALE because a path leads to another file.
+/// Threads whose path the kernel walks again: they received ESTALE because the path no longer leads to the file in the
+/// kernel's cache.
 #[derive(Default)]
 pub(crate) struct Rewalks {
     any: AtomicBool,
@@ -78,14 +81,14 @@ impl Drop for RewalkGuard<'_> {
     }
 }
 
-/// A request by a name, as a step of a thread's path walk.
+/// A request of a thread for which the kernel walks or has walked a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step<'a> {
     /// A lookup of a name in a directory.
     LookUp(u64, &'a [u8]),
     /// The creation of a name, perhaps after a failed lookup.
     Make,
-    /// Any other request by a name.
+    /// Any other request that addresses a file by its path, such as OPEN or UNLINK.
     Other,
 }
 
@@ -118,15 +121,15 @@ impl Rewalks {
         self.any.store(true, SeqCst);
     }
 
-    /// Records that a thread uses a directory by a descriptor, and that no path leads to this directory. Other
-    /// threads that look up names in this directory have no path to walk again either. So they no longer receive
-    /// ESTALE for dropped names.
+    /// Records that a thread uses a directory to which no path leads any more, for example by an open descriptor. The
+    /// kernel cannot walk a path to this directory again. So no thread receives ESTALE any more for a dropped name in
+    /// this directory.
     pub(crate) fn worked_in(&self, dir: u64) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).retain(|(in_dir, _), _| *in_dir != dir);
     }
 
-    /// Returns whether a thread looks up a name for the first time since the kernel dropped the name for another
-    /// thread.
+    /// Returns whether this LOOKUP must get ESTALE, so that the kernel looks up the name again: the kernel has dropped
+    /// the name because of another thread, and this thread has not received ESTALE for the name yet.
     pub(crate) fn drops(&self, thread: u32, dir: u64, name: &[u8]) -> bool {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let found = dropped.get_mut(&(dir, name.into())).filter(|dropped| dropped.at.elapsed() < KNOWN_FOR);
@@ -137,8 +140,9 @@ impl Rewalks {
         true
     }
 
-    /// Begins a request by a name. The mount keeps the record of the thread until the reply, however long the reply
-    /// takes.
+    /// Begins a request that addresses a file by its path. If the request belongs to the system call for which the
+    /// thread received ESTALE, the mount keeps the record of the thread until the reply. Otherwise it removes the
+    /// record.
     pub(crate) fn begin_request(&self, thread: u32, step: Step) -> Option<Box<RewalkGuard<'_>>> {
         if !self.any.load(SeqCst) {
             return None;
@@ -164,8 +168,8 @@ impl Rewalks {
         Some(Box::new(RewalkGuard { rewalks: self, thread }))
     }
 
-    /// Returns whether a thread already received ESTALE in this system call. A call that the mount cannot read, now
-    /// or at the ESTALE, counts as the same call.
+    /// Returns whether a thread already received ESTALE in the system call `call`: its number and arguments as text,
+    /// empty if the mount could not read `/proc/<tid>/syscall`. An empty text counts as the same call.
     pub(crate) fn is_walking(&self, thread: u32, call: &str) -> bool {
         let is = |rewalk: &Rewalk| {
             let same = rewalk.call == call || rewalk.call.is_empty() || call.is_empty();
@@ -184,8 +188,8 @@ impl Rewalks {
         }
     }
 
-    /// Records that the mount has replied to the operation for which the kernel walked the path of this thread's
-    /// system call.
+    /// Records the end of a path walk: the mount has replied to the operation (such as OPEN) for which the thread's
+    /// system call walked the path.
     pub(crate) fn end(&self, thread: u32) {
         if self.any.load(SeqCst) {
             let mut threads = self.threads();

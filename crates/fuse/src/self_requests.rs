@@ -17,8 +17,8 @@ pub(crate) fn spawn<T: Send + 'static>(
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let apart = move || {
-        // Ignore an error (Linux before 5.9): the thread then keeps the shared descriptor table, so it may hang if the
-        // process is killed.
+        // Ignore an error of close_range(2), which Linux before 5.9 does not have. The thread then shares the
+        // descriptor table of the process, so it may hang if the process is killed.
         let _ = let_go_of_descriptors();
         ask()
     };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 pub(crate) struct Unsynced {
     /// Number of writes through the open file that have ended.
     made: AtomicU64,
-    /// Number of writes through the open file that are certainly durable, counted from the first write.
+    /// Number of the first writes through the open file that are known to be durable.
     durable: AtomicU64,
 }
 
@@ -17,8 +17,8 @@ pub(crate) struct Unsynced {
 pub(crate) struct Write<'a>(&'a Unsynced);
 
 impl Unsynced {
-    /// Creates the record of an open file. `unsynced`: the creation of the file counts as a write that is not
-    /// durable.
+    /// Creates the record of an open file. If `unsynced` is true, the open has created the file, and the creation is
+    /// not durable yet: it counts as the first write.
     pub(crate) fn new(unsynced: bool) -> Self {
         Unsynced { made: AtomicU64::new(unsynced.into()), durable: AtomicU64::new(0) }
     }

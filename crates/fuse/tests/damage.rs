@@ -26,8 +26,8 @@ fn damaged_requests_do_not_panic() {
         for seed in 0..2000 {
             let mut damaged = mutate::mutate(&whole, seed);
             fuse_request::run(&damaged);
-            // The kernel always sends the right length, so the test also tries the damaged request with its right
-            // length.
+            // The decoder refuses a message whose length field is wrong. So also test the damaged message with its
+            // actual length in this field.
             let len = (damaged.len() as u32).to_ne_bytes();
             if let Some(head) = damaged.get_mut(..4) {
                 head.copy_from_slice(&len);

@@ -67,8 +67,8 @@ impl Pool {
     }
 
     /// Waits for a permit to allocate memory of the size of one buffer, for a request from the client machine
-    /// `machine`. Waits while all buffers are lent, and while requests from `machine` hold at least as many buffers as
-    /// are free (`is_share_full`).
+    /// `machine`. Waits while no buffer is free, and while requests from `machine` hold at least as many buffers as are
+    /// free (`is_share_full`).
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
         while state.is_full(machine, self.0.most) {
@@ -106,9 +106,9 @@ impl Drop for Permit {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
         take_one(&mut state.by_machine, self.machine);
-        // `notify_all` wakes every thread that waits for a buffer. So call `notify_all` only if a waiting thread serves
-        // a machine below its share of the buffers. Otherwise a machine with hundreds of stalled requests would slow
-        // down the requests of other machines.
+        // `notify_all` wakes every thread that waits for a buffer. So call `notify_all` only if one of these threads
+        // can get a buffer, because its client machine holds fewer buffers than are free. Otherwise a machine with
+        // hundreds of stalled requests would slow down the requests of other machines.
         if state.waiting.keys().any(|machine| !state.is_full(*machine, self.pool.0.most)) {
             self.pool.0.returned.notify_all();
         }
@@ -190,8 +190,8 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
-            // The spawned thread waits for a buffer, because its machine already holds its full share of buffers. A
-            // connection of another machine gets a buffer at once.
+            // The spawned thread waits for a buffer: machine `ONE` holds two of the four buffers, and only two are
+            // free. A connection of machine `OTHER` gets a buffer at once.
             held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());
             held.truncate(1);

@@ -89,8 +89,8 @@ pub struct Config {
     /// Maximum number of open connections from one machine ([`types::Machine`]); over the Unix socket, from one user.
     pub max_per_peer: usize,
     /// Longest time that a started request may take to arrive, or that the peer may take to accept a reply. PROVE, by
-    /// which the peer authenticates, must arrive in this time too, and within ten seconds of the connection. While at
-    /// least half of the payload buffers are lent, the limit for requests and replies is at most two seconds.
+    /// which the peer authenticates, must arrive in this time too, and within ten seconds of the connection. While
+    /// requests hold at least half of the payload buffers, the limit for requests and replies is at most two seconds.
     pub stall: Duration,
 }
 
@@ -128,7 +128,7 @@ pub enum StartError {
     SameFileSystem {
         /// Id of the file system to which both stores belong.
         fsid: Fsid,
-        /// Directories of the two stores.
+        /// Directories of the two stores that belong to the same file system.
         dirs: [PathBuf; 2],
     },
     /// The iod cannot listen on an address.

@@ -75,7 +75,7 @@ pub struct Piece {
     pub index: usize,
     /// The piece's range in the object.
     pub object: ByteRange,
-    /// The piece's range in the file; as long as the piece's range in the object.
+    /// The piece's range in the file. It has the same length as the piece's range in the object.
     pub file: ByteRange,
 }
 

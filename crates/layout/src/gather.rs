@@ -187,7 +187,8 @@ impl Gather {
         }
     }
 
-    /// Returns the window number and the file offset of each chunk of gathered bytes for which `wanted` returns true.
+    /// Returns the keys of all chunks of gathered bytes for which `wanted` returns true: the number of the window that
+    /// has the chunk, and the file offset of the chunk.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))

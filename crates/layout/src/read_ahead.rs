@@ -23,7 +23,7 @@ const RECORD: u64 = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Number of requests that the caller has passed. The streams use this number as a clock.
+    /// Number of requests that the caller has passed. By this number, each stream records when it was last used.
     clock: u64,
 }
 

@@ -11,12 +11,12 @@ use types::ByteRange;
 const DELAY: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// A step in a test history of a file with gathered writes.
+/// An event in a test history of a file with gathered writes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A program writes bytes; the fields are the file offset and the length in bytes.
     Write(u64, usize),
-    /// The client sends the gathered bytes that the `Part` selects.
+    /// The client begins to send gathered bytes: all, those in a file range, or all full windows.
     Leave(Part),
     /// The servers acknowledge the bytes in flight.
     Arrived,
@@ -33,8 +33,8 @@ struct World {
     newest: Vec<Option<u8>>,
     disks: Vec<Option<u8>>,
     leaving: Vec<Run>,
-    /// The latest time at which the client may have to send gathered bytes: the delay after the oldest write, or the
-    /// retry time after a failed send.
+    /// Upper bound of the time at which the client must send gathered bytes ([`Gather::due`]): `DELAY` after the first
+    /// write, or the retry time after a failed send.
     bound: Option<Duration>,
     written: u8,
 }
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Sends all gathered bytes and acknowledges them.
+    /// Lets the client send all gathered bytes, and the servers acknowledge them.
     fn end(&mut self) {
         self.step(Step::Arrived);
         self.step(Step::Leave(Part::All));
@@ -139,8 +139,8 @@ fn put(flat: &mut [Option<u8>], runs: &[Run]) {
     }
 }
 
-/// Runs every history of five steps (six in full test runs), with windows of four bytes. The steps use few offsets, so
-/// that many ranges adjoin or overlap.
+/// Runs every history of five events (six in full test runs). The gathering windows have four bytes, and the events
+/// use few offsets, so many ranges adjoin or overlap.
 #[test]
 fn every_short_history() {
     let range = |offset, len| Part::Overlapping(ByteRange { offset, len });

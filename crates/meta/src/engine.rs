@@ -185,7 +185,7 @@ pub enum Outcome {
     /// The store has not applied the batch, because the batch exceeds a size limit.
     TooLarge,
     /// The store has not applied the batch, because the disk is nearly full. In this state the store accepts only
-    /// batches that free space.
+    /// batches with [`Batch::frees`].
     Full,
     /// The store has not applied the batch, because the batch depends on the record with this key, which is damaged.
     Corrupt(Key),

@@ -33,8 +33,8 @@ mod sizes;
 /// only a few attempts.
 const RUNS_MAX: usize = 10_000;
 
-/// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
-/// of the mgr makes more changes to a file than the low bits can count.
+/// Number of low bits of a change attribute that count changes. The high bits are the epoch (number of the mgr's
+/// start). Within one epoch, the mgr never makes more changes to a file than the low bits can count.
 const CHANGES_PER_START: u32 = 40;
 
 /// Parameters of a new file system.
@@ -107,8 +107,8 @@ struct Shared<E> {
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
-    /// The number of the mgr's start, shifted left by `CHANGES_PER_START` bits. The namespace adds this value to every
-    /// change attribute that it returns.
+    /// The epoch (number of the mgr's start), shifted left by `CHANGES_PER_START` bits. The namespace adds this value
+    /// to every change attribute that it returns.
     since: AtomicU64,
     /// Whether the namespace refuses to allocate inode numbers; see [`Namespace::hold_numbers`].
     held: AtomicBool,
@@ -188,9 +188,9 @@ impl<E: Engine> Namespace<E> {
         self.shared.format.created
     }
 
-    /// Makes all change attributes larger than those that earlier starts of the mgr returned. `start` is the number
-    /// of this start, and must exceed the number of every earlier start. As a result, clients revalidate everything
-    /// that they cached.
+    /// Makes all change attributes larger than those that the mgr returned before its restart, so that clients
+    /// revalidate everything that they cached. `start` is the epoch (number of the mgr's start), and must exceed every
+    /// earlier epoch.
     ///
     /// The mgr calls this function before it returns attributes to clients. A power failure may have lost changes
     /// that were not durable yet. Without the larger values, a later change could get the change attribute of a lost
@@ -434,8 +434,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Creates or finds a regular file as [`Self::create`] does, but does not wait until the change is durable. The
-    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. Changes that
-    /// earlier calls made may not be durable yet either.
+    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. On
+    /// completion, changes of earlier calls may not be durable yet either.
     pub async fn create_soon(
         &self,
         cred: &Cred,
@@ -569,12 +569,12 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, true)).await
     }
 
-    /// Sets the layout of a regular file that has no layout with objects yet. Returns the layout that the file has
-    /// after this operation.
+    /// Sets the layout of a regular file, unless the file already has objects or its inline bytes are being moved to
+    /// objects. Returns the layout that the file has after this operation.
     ///
     /// If the file is inline, the result also contains the inline bytes, which the caller must write to the objects.
-    /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The
-    /// returned attributes are the attributes of the file before the operation.
+    /// The inline bytes remain the valid copy and do not change until [`Self::arrived`] removes them. The returned
+    /// attributes are the attributes of the file before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,
@@ -666,7 +666,8 @@ impl<E: Engine> Namespace<E> {
         Ok(crate::check(&*self.shared.engine.view()?)?)
     }
 
-    /// Repairs a fault that `weir fsck` found, if the fault still exists. The caller must repair each fault only once.
+    /// Repairs a fault that `weir fsck` found, if the fault still exists. The caller must repair each fault only once,
+    /// because the repair of the inode count adds a difference to the stored count.
     ///
     /// A file without a name gets a name in `/lost+found`, which is created if necessary.
     pub async fn mend(&self, now: Timestamp, fault: &Fault) -> Result<Mended, Status> {

@@ -127,7 +127,7 @@ pub struct Created {
     pub file: FileInfo,
     /// Whether this call created the file, or an earlier call with the same verifier created it.
     pub created: bool,
-    /// Change attribute of the directory that has the name.
+    /// Change attribute of the directory in which the file was created or found.
     pub dir: ChangeInfo,
 }
 
@@ -153,11 +153,11 @@ pub enum Ending {
 /// The result of REMOVE: the file that lost the name, and the directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removed {
-    /// The file that lost the name.
+    /// The file whose directory entry REMOVE removed.
     pub file: Replaced,
     /// How the file was deleted, if REMOVE deleted a regular file together with its last name.
     pub end: Option<Ending>,
-    /// Change attribute of the directory that lost the name.
+    /// Change attribute of the directory from which REMOVE removed the entry.
     pub dir: ChangeInfo,
 }
 
@@ -234,8 +234,8 @@ pub struct FileState {
     pub size: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// File length for which the mgr knows that every object of the file is durably long enough; 0 if no such length
-    /// is known. See [`FileInfo::whole`].
+    /// File length for which the mgr knows that every object durably has the required length; 0 if the mgr knows no
+    /// such length. See [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
     pub change: u64,

@@ -26,10 +26,10 @@ pub trait Record: Sized {
     /// version.
     const VERSION: u32 = 1;
 
-    /// Appends all fields except the version number to `out`.
+    /// Encodes the record without its version number, and appends the result to `out`.
     fn encode(&self, out: &mut Writer);
 
-    /// Decodes all fields except the version number.
+    /// Decodes the record from `input`, which begins after the version number.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
     /// Returns the encoded record with its version number.

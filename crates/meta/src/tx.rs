@@ -21,8 +21,8 @@ pub(crate) struct Tx<'a> {
     merges: usize,
 }
 
-/// How the batch changes a tail record ([`Tail`], which has the change attribute of an inode), so that the operation's
-/// result can contain the change attribute.
+/// How the batch changes the tail record of an inode ([`Tail`]). [`Settled::change`] computes from this value the
+/// change attributes that the operation returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
     /// The batch does not change the tail record. The variant contains the current change attribute of the inode.
@@ -104,8 +104,8 @@ impl<'a> Tx<'a> {
         self.batch
     }
 
-    /// Marks the batch as part of a removal or a recovery, so that a nearly full store still accepts the batch. Such
-    /// a batch eventually frees space, or a removal needs the batch and the batch adds no lasting record.
+    /// Marks the batch as one that even a nearly full store accepts, because the batch eventually frees space, or
+    /// because a removal or a recovery needs the batch.
     pub(crate) fn frees(&mut self) {
         self.batch.frees = true;
     }

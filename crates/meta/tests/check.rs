@@ -335,7 +335,7 @@ fn intents_are_kept_until_forgotten_and_deleted_with_their_file() {
     block(world.fs.truncate(&Cred::root(), NOW, world.f, &set, true)).expect("cut");
     let all = [Intent::Written, Intent::Truncate(5), Intent::Fence(fenced)];
     assert_eq!(world.fs.intents_of(world.f), Ok(all.to_vec()));
-    // `remove_intents` keeps an intent whose value differs from the value to be removed.
+    // `remove_intents` keeps an intent if its stored value differs from the value that the caller passes.
     block(world.fs.remove_intents(NOW, &[noted(world.f, Intent::Truncate(4)), noted(world.f, Intent::Written)], false))
         .expect("forget");
     assert_eq!(world.fs.intents_of(world.f), Ok(all[1..].to_vec()));

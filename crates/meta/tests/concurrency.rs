@@ -309,7 +309,8 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
                 block(fs.remove(&cred, NOW, ROOT, b"d")).expect("rmdir");
             }
         }
-        // Creates conflict only with the removal of their directory `d`, and each conflict costs one attempt.
+        // The creates do not conflict with one another, only with the removal of their directory `d`. A conflict
+        // makes the namespace run one operation again.
         assert!(fs.status().counters.conflicts - conflicts <= 32);
     }
 }
@@ -362,8 +363,8 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // A move never changes the name of a directory, so the name follows from the directory's index
-                    // `moved`.
+                    // The renames move directories but keep their names: the directory with the index 0 is always named
+                    // `a`, the next one `b`, and so on.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

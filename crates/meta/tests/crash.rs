@@ -38,8 +38,8 @@ type Fs = Namespace<Arc<Embedded>>;
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
-    // A crash may lose an operation that completed before it was durable. But if such an operation is durable after a
-    // crash, all earlier changes are durable too.
+    // An operation on the handle `soon` completes before its change is durable, so a crash may lose the change. If the
+    // change survives a crash, all earlier changes survive too.
     let soon = size % 3 == 0;
     let fs = if soon { &fs.soon() } else { fs };
     let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);
@@ -156,7 +156,7 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
         if let Some(state) = done.into_iter().flatten().max() {
             promised.push((disk.operations(), state));
         }
-        // Pass a later time to the stepper, so that the stepper makes a checkpoint.
+        // Pass a time at which the checkpoint is overdue, so that the stepper (the writer of the store) makes it.
         if group % 16 == 15 && stepper.due().is_some() {
             assert_eq!(stepper.step(Duration::from_secs(2)), Step::Checkpoint);
         }

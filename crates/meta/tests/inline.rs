@@ -58,8 +58,8 @@ enum Stage {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Until the bytes are in objects, random sequences of steps on an inline file must give the same content as on a
-    /// flat buffer. While the bytes move to objects, the namespace refuses writes and truncates.
+    /// Random operations on an inline file must give the same content as on a flat buffer, until the bytes of the file
+    /// are in objects. While the bytes move to objects, the namespace must refuse writes and truncates.
     #[test]
     fn an_inline_file_equals_a_flat_buffer(steps in prop::collection::vec(step(), 1..25)) {
         let (fs, id) = world();

@@ -28,8 +28,8 @@ impl Backchannel {
     pub(crate) fn seen(&self, connection: &Connection) {
         let mut map = self.map();
         map.entry(connection.id()).or_insert_with(|| connection.clone());
-        // If the connection closed before this function added its entry, `lost` ran too early to remove the entry. So
-        // remove the entry here.
+        // If the connection closed before this function added the entry, `Self::lost` has already run and found no
+        // entry. So remove the entry here.
         if connection.is_closed() {
             map.remove(&connection.id());
         }

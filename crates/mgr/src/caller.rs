@@ -46,9 +46,9 @@ impl Seen {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        // The peer address of a client in the mgr's own process is the mgr's listening address, so its port proves
-        // nothing. But a connection within the process has a user, and a TCP connection has none. So a connection with
-        // a user counts as privileged.
+        // For a client in the mgr's own process, the peer address is the mgr's listening address, whose port does not
+        // show whether the client is privileged. Such a connection has a peer user, unlike a TCP connection, so a
+        // connection with a peer user counts as privileged.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

@@ -105,8 +105,8 @@ impl Checks {
     fn start(&self, server: &Arc<NfsServer>, repair: bool) -> Result<(u64, Arc<Run>), &'static str> {
         let mut runs = self.runs();
         runs.retain(|_, run| run.asked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE);
-        // An ended check stays in the table, because its last page may not have reached the client. When the table has
-        // too many ended checks, discard all ended checks.
+        // The table keeps ended checks, so that a client can request the last page of its check again. To bound the
+        // table, discard all ended checks once there are `ENDED_MAX` of them.
         if runs.values().filter(|run| run.task.is_finished()).count() >= ENDED_MAX {
             runs.retain(|_, run| !run.task.is_finished());
         }

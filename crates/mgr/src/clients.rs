@@ -58,7 +58,7 @@ pub(crate) fn record(key: &[u8], value: Bytes) -> Option<Result<(), String>> {
 }
 
 impl Clients {
-    /// Loads the client records that earlier starts of the mgr have stored.
+    /// Loads the client records that the mgr stored before its restart.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let clients = Clients { namespace, owners: Mutex::default() };
         for record in clients.all()? {

@@ -44,17 +44,17 @@ pub struct Config {
     /// a file open for longer gets new filehandles from the mgr.
     #[serde(default = "default_data_handle")]
     pub data_handle_secs: u32,
-    /// Stripe unit of new files whose directory sets none, as `1M` or `65536`.
+    /// Stripe unit of new files, such as `1M` or `65536`, if the directory's policy does not set it.
     ///
     /// 1 MiB is the payload of one request: every smaller file is one object on one iod, and one request reads or
     /// writes it. Larger units leave iods idle in reads of a few MiB. Smaller units need more requests for a given
     /// number of bytes.
     #[serde(default = "default_stripe_unit")]
     pub stripe_unit: String,
-    /// Number of iods for each new file whose directory sets none; 0 means all iods that are up.
+    /// Number of iods for each new file, if the directory's policy does not set it; 0 means all iods that are up.
     #[serde(default)]
     pub stripe_count: u32,
-    /// Number of copies of each new file whose directory sets none: 1 or 2.
+    /// Number of copies of each new file (1 or 2), if the directory's policy does not set it.
     #[serde(default = "default_mirrors")]
     pub mirrors: u32,
     /// The layout type that the mgr offers to clients that do not speak the native data program, such as kernel
@@ -69,28 +69,29 @@ pub struct Config {
     /// milliseconds. 0: the mgr holds no writes. A COMMIT sends the held bytes at once.
     #[serde(default = "default_gather_delay", alias = "gather_delay_ms")]
     pub mgr_gather_delay_ms: u32,
-    /// Memory for all gathered writes together, as `64M`. The mgr sends writes that do not fit to the iods at once.
+    /// Memory for all gathered writes together, such as `64M`. If a write does not fit into this memory, the mgr sends
+    /// the write to the iods at once.
     #[serde(default = "default_gather_memory")]
     pub gather_memory: String,
-    /// Largest size of an inline file, as `4K`; `0` disables inline files. The mgr stores the bytes of an inline file
-    /// with its metadata. The bytes move to iods when the file grows beyond this size, or when a client requests a
+    /// Largest size of an inline file, such as `4K`; `0` disables inline files. The mgr stores the bytes of an inline
+    /// file with its metadata. The bytes move to iods when the file grows beyond this size, or when a client requests a
     /// write layout.
     #[serde(default = "default_inline_max")]
     pub inline_max: String,
-    /// File length below which kernel clients use the mgr path although they have a layout, as `64K`; `0`: always the
-    /// direct path. The default is the stripe unit of the file, because the direct path is no faster for a file on one
-    /// iod.
+    /// File length below which kernel clients use the mgr path although they have a layout, such as `64K`; `0`: always
+    /// the direct path. The default is the stripe unit of the file, because the direct path is no faster for a file on
+    /// one iod.
     #[serde(default)]
     pub mds_threshold: Option<String>,
-    /// Policy settings for files whose directories set none, as `write_threshold=32K,access=page`.
+    /// Policy settings, such as `write_threshold=32K,access=page`, for files whose directory does not set them.
     #[serde(default)]
     pub policy: Option<String>,
     /// The exports that clients may mount. The default is the root directory, for all clients.
     #[serde(default, rename = "export")]
     pub exports: Vec<Export>,
-    /// Whether this start accepts an older copy of the metadata store, and raises its epoch and inode numbers above
-    /// those of every later state that the iods have recorded. This is the option `--recover-old-store`, not a key of
-    /// the file.
+    /// Whether the mgr accepts an older copy of the metadata store at its start. The mgr then raises the epoch and the
+    /// next inode number of the store above those that the iods have recorded. This is the option
+    /// `--recover-old-store`, not a key of the file.
     #[serde(skip)]
     pub recover_old_store: bool,
 }
@@ -143,8 +144,8 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s retries after 6.3 s,
-/// and then only after 12.7 s. The iod counts as lost before the retry at 6.3 s, so this retry gets EIO.
+/// Returns the default of `iod_wait_secs`: 6 seconds. A kernel client that doubles its pause from 0.1 s on retries a
+/// request 6.3 s and then 12.7 s after the first attempt. With 6 seconds, the retry at 6.3 s already gets EIO.
 fn default_iod_wait() -> u32 {
     6
 }
@@ -303,7 +304,7 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // Derive the mgr's own settings from a default export of the root directory, even if none is configured.
+        // The mgr's own policy is that of a default export, which is also the only export if none is configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

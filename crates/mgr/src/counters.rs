@@ -93,10 +93,10 @@ counters! {
     devices_told,
     /// Write reports of iods (WRITE_REPORTS): objects that clients wrote without a report to the mgr.
     news,
-    /// Requests of iods for the length of a file (LENGTHS).
+    /// File lengths that iods have requested from the mgr in their replies to LENGTHS.
     lengths_asked,
-    /// LENGTHS requests of iods to which the mgr replied without a file length, because it had to query other iods
-    /// first. The kernel clients then read on the mgr path.
+    /// Requested file lengths that the mgr did not return to the iod, because it did not know the length without a
+    /// query to iods. The kernel clients then read on the mgr path.
     lengths_unknown,
     /// How many times the mgr has queried the iods of a file for the end of the file.
     size_queries,
@@ -123,8 +123,8 @@ counters! {
     /// Objects that the orphan collection has deleted, because their file did not exist and was not on the deletion
     /// list.
     objects_collected,
-    /// Objects without a file that the orphan collection has kept, because one iod had so many of them that another
-    /// problem is more likely.
+    /// Objects without a file that the orphan collection has kept, because an iod had too many of them, the metadata
+    /// store is damaged, or the header of the object is damaged or names another object.
     objects_spared,
 }
 

@@ -32,8 +32,8 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
         let heard = join_all(reports.written.iter().map(|object| volume.written_at(*object, number))).await;
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
-            // Do not confirm these reports (`known` stays unchanged), so that the iod sends them again in its next
-            // reply.
+            // Do not update `known`, the number of the last recorded reply, so that the iod sends these reports again
+            // in its next reply.
             tracing::warn!(number, "cannot record the write reports of an iod yet: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
@@ -42,7 +42,8 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     }
 }
 
-/// Replies to the LENGTHS requests of one iod, until the link to the iod is closed.
+/// Calls LENGTHS on one iod until the link to the iod is closed. The iod's reply names files, and the next call
+/// contains the lengths of these files.
 async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     let mut answers = Vec::new();
     loop {
@@ -57,13 +58,13 @@ async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
 }
 
 impl Volume {
-    /// Returns the length of a file and the smallest valid length of its object on an iod; `None` if the mgr does not
-    /// know them. The mgr knows them only while no client has a write layout of the file and no truncation is in
-    /// progress. All earlier writers must also have reported their writes. The function sends no request to an iod,
-    /// because other LENGTHS requests of this iod wait until the function returns.
+    /// Returns the length of a file, and the length that its object on the iod must have at least; `None` if the mgr
+    /// does not know these lengths. The mgr knows the lengths only while no client has a write layout of the file and
+    /// no truncation is in progress. All earlier writers must also have reported their writes. The function sends no
+    /// request to an iod, because all other length requests of this iod wait until the function returns.
     ///
-    /// The function reads the length after all checks. So a write after the checks is concurrent with the LENGTHS
-    /// request, and the returned length need not include it.
+    /// The function reads the length after all checks. So a write after the checks is concurrent with the iod's request
+    /// for the length, and the returned length need not include it.
     fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
         let file = object.file;
         if self.grants.written(file) || self.intents.is_unreported(file) || self.intents.truncation(file).is_some() {

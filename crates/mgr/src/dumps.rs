@@ -49,7 +49,8 @@ impl Dumps {
     pub(crate) async fn call(&self, volume: &Arc<Volume>, args: DumpArgs) -> DumpReply {
         let mut running = self.0.lock().await;
         if args.run == 0 {
-            // A new dump replaces a running one: a client that no longer requests pages must not block other dumps.
+            // A new dump ends the running dump, because the client of the running dump may no longer request its pages,
+            // and must not block other clients.
             *running = None;
             let run = match begin(volume).await {
                 Ok(run) => running.insert(run),

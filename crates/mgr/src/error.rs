@@ -11,7 +11,7 @@ pub enum Error {
     Missing {
         /// The path that does not exist.
         path: PathBuf,
-        /// Advice for the user about the missing path.
+        /// What the user can do about the path that does not exist.
         hint: &'static str,
     },
     /// The path that the mgr was to create exists already.
@@ -19,7 +19,7 @@ pub enum Error {
     Exists {
         /// The path that exists already.
         path: PathBuf,
-        /// Advice for the user about the existing path.
+        /// What the user can do about the path that exists already.
         hint: &'static str,
     },
     /// The operating system returned an error for a file operation.

@@ -6,7 +6,7 @@
 //!
 //! A file belongs to the innermost export that contains it, whether or not the client sees this export.
 //! [`Exports::enter`] checks this for every filehandle of a request, and [`Exports::descend`] and [`Exports::ascend`]
-//! check it for every LOOKUP step.
+//! check it for every name that a client looks up.
 //!
 //! No file moves from one export to another, and no directory on the path of an export moves. So only a change of the
 //! configuration can put a file into another export. After such a change, the mgr finds the export of a directory by
@@ -34,7 +34,7 @@ pub(crate) const EXPORTS_MAX: usize = 64;
 /// Lowest cookie of an entry in a pseudo directory. Cookies 0, 1 and 2 are reserved (RFC 8881 §18.23.3).
 const FIRST_COOKIE: u64 = 3;
 
-/// One configured export: its path, its clients and its terms.
+/// One configured export: its path, its conditions of access, and the policy and layout type of its files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rule {
     /// The names on the path from the root directory to the exported directory.
@@ -98,7 +98,7 @@ impl Found {
 #[derive(Debug)]
 pub(crate) struct Exports {
     rules: Vec<Rule>,
-    /// The terms for pseudo directories, which belong to no export.
+    /// The conditions of access to pseudo directories, which belong to no export.
     outside: Rule,
     /// Whether the root directory is the only export.
     only_root: bool,

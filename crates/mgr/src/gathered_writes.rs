@@ -26,7 +26,8 @@ pub(crate) struct GatheredWrites {
     most: usize,
     begun: Instant,
     inner: Mutex<Inner>,
-    /// Notified when a file gets a due time before the due times of all other files.
+    /// Notified when the held bytes of a file become the first that the mgr must send to the iods, so that
+    /// [`Self::wait`] does not sleep too long.
     woken: Notify,
 }
 
@@ -179,8 +180,8 @@ impl GatheredWrites {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Completes when the gather delay of a file may have passed, so that the mgr must send the held bytes of this file
-    /// to the iods.
+    /// Completes when the gather delay of the oldest held bytes has passed, or when the mgr must send the bytes of
+    /// another file first. The caller then sends the held bytes whose delay has passed.
     pub(crate) async fn wait(&self) {
         let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
         let due = async {
@@ -231,8 +232,8 @@ impl GatheredWrites {
 }
 
 impl Inner {
-    /// Updates the totals of all files and the due time of a file. Returns whether this file now has the earliest due
-    /// time.
+    /// Updates the number of held bytes of all files, and the time at which the mgr must send the held bytes of this
+    /// file. Returns whether the mgr must now send this file first.
     fn update(&mut self, file: FileId) -> bool {
         let Some(held) = self.files.get_mut(&file) else { return false };
         let bytes = held.gather.weight();

@@ -65,7 +65,7 @@ impl Grants {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
     }
 
-    /// Records in the write layouts of all other clients that this client truncates the file.
+    /// Records in the write layouts of all clients except `client` that `client` truncates the file.
     pub(crate) fn truncated_by(&self, file: FileId, client: u64) {
         let mut map = self.map();
         let others = map.get_mut(&file).into_iter().flatten().filter(|(other, _)| **other != client);
@@ -107,9 +107,9 @@ impl Grants {
         self.map().get(&file).is_some_and(|clients| clients.keys().any(|c| *c != client))
     }
 
-    /// Returns whether the objects may hold bytes beyond the recorded size of which this client does not know. Another
-    /// client may have written such bytes, or this client has not reported its writes yet. A client reports its writes
-    /// before it sets a size.
+    /// Returns whether the objects may hold bytes beyond the recorded size: another client holds a write layout, or
+    /// `client` has not reported all writes under its own write layout. A client reports its writes before it sets a
+    /// size.
     pub(crate) fn may_hold_more(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, grant)| *c != client || !grant.committed))
     }

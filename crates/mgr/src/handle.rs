@@ -21,7 +21,7 @@ pub(crate) struct Named {
     pub(crate) file: FileId,
     /// The root directory of the export through which the client reached the file.
     pub(crate) root: FileId,
-    /// The epoch of the export when the client reached the file, at most [`EPOCH_MAX`].
+    /// The epoch that the export had when the client looked up the file, at most [`EPOCH_MAX`].
     pub(crate) epoch: u32,
 }
 

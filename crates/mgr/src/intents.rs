@@ -307,8 +307,8 @@ impl Intents {
         }
     }
 
-    /// Records that a writer disappeared while its writes may be in flight. The mgr fences the file and then measures
-    /// it.
+    /// Records that a write failed or was cancelled while its requests to the iods may still be in flight. The mgr
+    /// fences the file, and then queries the iods for the size of the file.
     fn lose_writer(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Unfenced;
@@ -331,7 +331,8 @@ impl Intents {
         inner.failed(file);
     }
 
-    /// Records that an iod did not reply with the size of its object, so that the mgr measures the file later.
+    /// Records that an iod did not reply with the size of its object, so that the mgr later queries the iods for the
+    /// size of the file.
     pub(crate) fn unknown(&self, file: FileId) {
         if let Some(written @ (Written::Active | Written::Reported)) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
@@ -343,17 +344,18 @@ impl Intents {
         self.inner().written.get(&file) == Some(&Written::Unfenced)
     }
 
-    /// Records that every iod will refuse the writes in flight, because of the stored fence, or because no iod has
-    /// bytes of the file. The caller holds the file's lock, so that no write of this start of the mgr is in flight.
+    /// Records that no write in flight can change the file any more: either the namespace has stored a fence, because
+    /// of which every iod will refuse these writes, or the file has no objects. The caller holds the file's lock, so
+    /// that no write on the mgr path is in flight.
     pub(crate) fn covered(&self, file: FileId) {
         if let Some(written @ Written::Unfenced) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
-    /// Does the same as [`Self::covered`] for a fence that the mgr made after the failure (such as a failed write) with
-    /// number `failure`. Does nothing if another failure followed: the write that failed then may carry the new
-    /// generation, so the fence does not stop it.
+    /// Does the same as [`Self::covered`], if `failure` is still the number of the file's last failure. After a later
+    /// failure, the function does nothing: the later failed write may carry the generation of the fence, and the iods
+    /// then do not refuse this write.
     pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
         let mut inner = self.inner();
         if failure.is_some()
@@ -478,7 +480,7 @@ impl Intents {
         }
     }
 
-    /// Completes when the mgr can remove an intent from the store.
+    /// Completes when the work of an intent is complete, so that the mgr can remove the intent from the store.
     pub(crate) async fn something_done(&self) {
         self.done.notified().await;
     }
@@ -579,17 +581,17 @@ mod tests {
         intents.reported(file, || false);
         intents.measured(file, early, || false);
         assert!(intents.has_lost_writers(file), "the iods were measured before the last write");
-        // Failures of another file do not affect the measurement of this file.
+        // A failed write of another file does not invalidate the size that the iods report for this file.
         let begun = intents.last_failure(file);
         intents.made(FileId(10), None);
         intents.abandoned(FileId(10), false);
-        // `true` stands for a write layout of another client, which continues to write and to report its writes.
+        // `|| true`: another client holds a write layout, and continues to write and to report its writes.
         intents.measured(file, begun, || true);
         assert!(!intents.has_lost_writers(file) && intents.is_unreported(file));
         intents.reported(file, || false);
         assert!(!intents.is_unreported(file));
         // `forget` removes the intent and the failure number of the file. So a query for the file size that began
-        // before `forget` does not count for a later intent.
+        // before `forget` does not complete an intent that is stored after `forget`.
         intents.abandoned(file, false);
         let begun = intents.last_failure(file);
         intents.measured(file, begun, || false);

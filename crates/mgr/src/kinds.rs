@@ -46,14 +46,15 @@ pub(crate) struct Known {
     pub(crate) generation: Generation,
     /// Size of the file, in bytes.
     pub(crate) size: u64,
-    /// File length for which every object is durably long enough ([`FileInfo::whole`]). The file may have holes.
+    /// A file length. Every object is known to be durably as long as a file of this length requires
+    /// ([`FileInfo::whole`]). The file may have holes.
     pub(crate) whole: u64,
     /// Offset after the last byte that is known to be durable on an iod ([`FileInfo::written`]).
     pub(crate) written: u64,
 }
 
 impl Known {
-    /// Returns the values for a file that needs no bytes on any iod.
+    /// Returns the state of a file of size 0, none of whose bytes must be on an iod.
     pub(crate) fn nothing(file: FileId, generation: Generation) -> Self {
         Known { file, generation, size: 0, whole: 0, written: 0 }
     }
@@ -101,7 +102,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// A file with its objects, which the stored kind makes from the layout record of the file.
+/// The objects of one file, as a stored kind has decoded them from the layout record of the file.
 pub(crate) type Opened<'a> = Box<dyn Stored + 'a>;
 
 /// A stored kind: it makes and decodes the layout records that carry its number.
@@ -208,9 +209,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// is reserved in it.
     async fn reserve(&self, range: ByteRange) -> Result<(), Status>;
 
-    /// Returns the first offset of the file at or after `offset` that has data or that lies in a hole (`content` says
-    /// which of both), whatever the size of the file. Returns `None` if no data follow. Bytes that no object holds are
-    /// a hole.
+    /// Returns the first offset of the file at or after `offset` that has the requested `content` (data or a hole),
+    /// whatever the size of the file. Bytes that no object holds are a hole. For data, returns `None` if the objects
+    /// have no data at or after `offset`. A hole that the function returns may start after the end of the file.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
     /// Returns the end of the file according to its objects on the iods that reply.
@@ -270,8 +271,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// rebuild.
     ///
     /// # Errors
-    /// `Delay` while an iod of the file is down. `Lost` if no copy has some bytes that were on disk; all other bytes
-    /// are rebuilt then.
+    /// `Delay` while an iod of the file is down. `Lost` if all copies of an object have lost the same durable bytes;
+    /// all other bytes are rebuilt then.
     async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status>;
 
     /// If one copy of an object is longer than a file of `size` bytes requires and another copy is not, truncates the
@@ -332,9 +333,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
         self.iods().iter().position(|number| *number == iod)
     }
 
-    /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. Up to the size of the file, all copies must have the same length: a reader may have seen
-    /// bytes that only one copy has, although the mgr reported them to no client as durable.
+    /// Returns the smallest length that a copy of the object must have, if the longest copy has `longest` bytes and no
+    /// client writes the file. Up to the size of the file, each copy must be as long as the longest one: a client may
+    /// have read bytes that only the longest copy has, even if these bytes are not known to be durable.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))

@@ -2,7 +2,8 @@
 //!
 //! A client connects by TCP and requests the path (LOCAL_SOCKET). The mgr returns the path only if no proxy is in the
 //! connection, because a proxy may enforce a restriction. The client must also see the same exports over TCP and over
-//! the socket. At the socket, the kernel reports the user of the client process ([`crate::caller`]).
+//! the socket. On the socket, the kernel reports the user of the client process, so that only a process of root can act
+//! for other users ([`crate::caller`]).
 
 use crate::caller::Seen;
 use crate::exports::Exports;

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
     value: Duration,
-    /// Time of the last sample, measured from an arbitrary origin.
+    /// Time of the last sample, as the duration since an instant that all callers share.
     at: Option<Duration>,
 }
 
@@ -61,7 +61,8 @@ impl Queue {
         self.unread.add(now, wait.min(OLD * 60));
     }
 
-    /// Returns how long a request waits now: the sum of the averages `read` and `unread`.
+    /// Returns how long a request waits now: the average wait for a thread that reads the request, plus the average
+    /// wait from then until the mgr executes the request.
     pub(crate) fn delay(&self, now: Duration) -> Duration {
         self.read.at(now) + self.unread.at(now)
     }

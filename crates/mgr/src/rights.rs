@@ -29,7 +29,7 @@ enum Who {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct GrantedRights {
     who: Who,
-    /// When the last of these rights to the file expires, in Unix seconds.
+    /// When the last of the granted rights to the file expires, in Unix seconds.
     until: u64,
 }
 
@@ -57,8 +57,8 @@ struct RightsTable {
 /// The rights that the mgr has to revoke when a user loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ToRevoke {
-    /// Whether to revoke the rights of earlier starts to all files, because the mgr does not know which of these rights
-    /// exist.
+    /// Whether to revoke all rights that earlier starts of the mgr granted, for all files, because the mgr does not
+    /// know which of these rights exist.
     earlier: bool,
     /// Whether to revoke all rights to the file.
     file: bool,

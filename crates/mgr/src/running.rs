@@ -191,8 +191,8 @@ fn earlier_rights(namespace: &Namespace<Embedded>) -> Result<Rights, Status> {
     Ok(Rights::new(namespace.next_id()?, unix_now() + u64::from(*RIGHT_SECS.end())))
 }
 
-/// Creates the table of exports. If the terms (conditions of access) of the exports have changed since the last start
-/// of the mgr, revokes the rights that clients got before this start.
+/// Creates the table of exports. If the conditions of access to the exports have changed since the last start of the
+/// mgr, revokes the rights that clients got before this start.
 async fn start_exports(
     rules: Vec<Rule>,
     namespace: &Arc<Namespace<Embedded>>,

@@ -101,7 +101,7 @@ struct Known {
     old: BTreeMap<FileId, One>,
     /// Number of queries in flight to the iods.
     asking: usize,
-    /// When a caller last waited in vain for the result of a query to the iods.
+    /// When a caller last found a query in flight to which the iods had not replied in time.
     silence: Option<Duration>,
 }
 

@@ -7,8 +7,8 @@ use nfs::exports::Squash;
 use types::FileId;
 use wire::admin::{Group, Status};
 
-/// Largest number of list entries that the status counts. For a longer list, the status shows this number instead of
-/// the length.
+/// Largest number of orphans, doomed files and files with unused objects that the status counts. If there are more, the
+/// status shows this number.
 const LISTED: usize = 10_000;
 
 /// Returns the status of the mgr and of its iods.

@@ -114,7 +114,8 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Records the identity of a restored store durably, because the new batch log of the store has an identity of its own.
+/// Records durably in a restored store that the store has the identity of the dumped store. Without this record, the
+/// restored store has the identity of its batch log, which is new.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }

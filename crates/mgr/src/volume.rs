@@ -83,7 +83,7 @@ pub(crate) struct Volume {
     pub(crate) queue: Arc<Mutex<Queue>>,
     /// When this mgr started.
     pub(crate) begun: Instant,
-    /// The directories that clients may mount, and on what terms.
+    /// The directories that clients may mount, with the conditions of access.
     pub(crate) exports: Exports,
     pub(crate) devices: Devices,
     pub(crate) native: NativeClients,

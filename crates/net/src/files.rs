@@ -25,8 +25,9 @@ pub fn make_way(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(WAY).create(dir)
 }
 
-/// Removes permission bits that the modes in `most` do not contain, from the directory `dir` and from names in it. The
-/// empty name stands for `dir` itself. Skips names that do not exist. Logs each change and each failure.
+/// Restricts the permissions of the directory `dir` and of files in it. `most` contains a name and the largest mode
+/// that this file may have; the empty name stands for `dir` itself. Skips files that do not exist. Logs each change and
+/// each failure.
 ///
 /// The modes of a store's files may be too wide for two reasons: earlier versions of Weir created files with modes that
 /// depended on the umask, and a copy of a store may have other modes than the original.

@@ -160,8 +160,8 @@ where
     }
 }
 
-/// Starts a task as [`spawn_on`] does, but polls it first on the current thread. So a task that does not wait needs no
-/// thread switch.
+/// Starts a task as [`spawn_on`] does, but, outside a simulator, polls it first on the current thread. So a task that
+/// does not wait needs no thread switch.
 ///
 /// The caller must not hold a lock that the task needs.
 pub fn begin_on<F>(handle: &Handle, future: F)

@@ -9,8 +9,8 @@ pub struct User {
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// Supplementary group ids. The list is empty for the superuser, who needs no groups. The list is also empty if
-    /// this process cannot determine the groups of the user.
+    /// Supplementary group ids. For a peer, the list is empty if the peer is the superuser, who needs no groups, or if
+    /// this process cannot determine the groups of the peer.
     pub groups: Vec<u32>,
 }
 

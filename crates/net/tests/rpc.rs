@@ -432,8 +432,8 @@ async fn replies_for_a_client_that_does_not_read_are_bounded() {
         slow.write_all(&one_fragment(raw_call(xid, BIG, b""))).await.unwrap();
     }
     service.wait_entered(4).await;
-    // The calls of another client must still succeed. A server without a limit on unsent replies would execute many
-    // more calls of the slow client during these 300 calls of the other client.
+    // While the slow client reads no replies, the calls of another client must succeed. During these 300 calls, a
+    // server without a limit on unsent replies would execute many more calls of the slow client.
     let other = connect(&server).await;
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();

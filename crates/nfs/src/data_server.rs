@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::future::Future;
 use types::{Attrs, ByteRange, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 
-/// The store of file bytes behind an NFS data server. The filehandle of each call states the client's rights
+/// The object store that an NFS data server serves. The filehandle of each call states the client's rights
 /// ([`Ctx::handle`]).
 pub trait DataServer: Send + Sync + 'static {
     /// Returns the identity of the file system, which the server reports as its scope (`eir_server_scope`).
@@ -39,7 +39,7 @@ pub trait DataServer: Send + Sync + 'static {
 /// Adapter from [`DataServer`] to [`FileSystem`], for a server that is only a data server (RFC 8881 §13.1).
 #[derive(Clone, Copy, Debug)]
 pub struct DataOnly<D>(
-    /// The store of file bytes.
+    /// The object store of the data server, which reads and writes the bytes of files.
     pub D,
 );
 

@@ -1,9 +1,9 @@
-//! Exports of the NFS server: which export a filehandle belongs to, which exports a caller sees, and the terms of each
-//! export.
+//! Exports of the NFS server: which export a filehandle belongs to, which exports a caller sees, and the access
+//! conditions of each export.
 //!
-//! An export is a directory that clients may mount, with its own terms of access: read-only or not, and the mapping of
-//! user ids. Outside of exports, clients see only the directories that lead to exports (the pseudo file system, RFC
-//! 8881 §7.3). The file system decides which exports exist.
+//! An export is a directory that clients may mount, with its own access conditions: read-only or not, and the mapping
+//! of user ids. Outside of exports, clients see only the directories that lead to exports (the pseudo file system, RFC
+//! 8881 §7.3). The implementation of the trait [`FileSystem`](crate::fs::FileSystem) decides which exports exist.
 
 use types::{Cred, FileId};
 
@@ -33,32 +33,30 @@ impl Default for View {
     }
 }
 
-/// The position of a file: the export through which a client reached the file. The server encodes the position in the
-/// filehandle.
+/// The export through which a client reached a file. The server encodes this export in the filehandle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// The root directory of the export; 0 for [`Place::OUTSIDE`].
     pub root: FileId,
-    /// The index of the export terms that apply to this caller, in the file system's list of terms.
+    /// The index of the entry in the file system's list of exports whose access conditions apply to this caller.
     pub terms: u16,
-    /// The version of the list of exports when the client looked up the file. If the list has changed since then, the
-    /// file may now belong to another export, whose root directory is below the root of this export.
+    /// The export epoch of this export when the client looked up the file. The epoch grows when the administrator
+    /// configures a new export below this export, because the file may then belong to the new export.
     pub epoch: u32,
 }
 
 impl Place {
-    /// The position of the directories outside of all exports, through which clients reach exports (the pseudo file
-    /// system).
+    /// The value for directories outside of all exports, through which clients reach exports (the pseudo file system).
     pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX, epoch: 0 };
 
-    /// Returns whether the position is outside of all exports.
+    /// Returns whether this is the value for directories outside of all exports.
     pub fn is_outside(self) -> bool {
         self.root == Place::OUTSIDE.root
     }
 }
 
 impl Default for Place {
-    /// Returns the position of the root directory of the file system, where this directory itself is an export.
+    /// Returns the export whose root is the root directory of the file system.
     fn default() -> Self {
         Place { root: FileId::ROOT, terms: 0, epoch: 0 }
     }
@@ -105,7 +103,7 @@ impl Squash {
     }
 }
 
-/// The terms of an export that apply to one caller.
+/// The access conditions of an export for one caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
     /// Whether the export is read-only, so that changes fail with ROFS.

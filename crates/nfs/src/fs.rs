@@ -133,9 +133,9 @@ pub struct Created {
 /// What an OPEN that requests creation does with an existing file (`createmode4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenHow {
-    /// UNCHECKED4: open the existing file.
+    /// UNCHECKED4: open the file if it exists.
     Unchecked,
-    /// GUARDED4: fail with `Exist`.
+    /// GUARDED4: fail with `Exist` if the file exists.
     Guarded,
     /// EXCLUSIVE4 and EXCLUSIVE4_1: open the existing file only if it was created with this verifier; otherwise fail
     /// with `Exist`. The file system stores the verifier durably, until a SETATTR changes the new file's attributes
@@ -146,11 +146,11 @@ pub enum OpenHow {
 /// The result of an OPEN with creation: the new or the existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// The attributes of the file. The call does not change the attributes of an existing file.
+    /// The attributes of the file. The OPEN does not change the attributes of an existing file.
     pub attrs: Attrs,
-    /// Whether this call created the file. A repeated exclusive create with the same verifier counts as created.
+    /// Whether this OPEN created the file. A repeated exclusive create with the same verifier counts as created.
     pub created: bool,
-    /// The change attribute of the parent directory before and after the call.
+    /// The change attribute of the parent directory before and after the OPEN.
     pub change: Change,
 }
 
@@ -190,7 +190,8 @@ pub struct Replaced {
     pub orphaned: bool,
     /// The size of the file in bytes.
     pub bytes: u64,
-    /// The free space of the iods in bytes. The server uses this value only if the file is an orphan and not empty.
+    /// The free space of the iods in bytes, from which the server computes how many bytes of replaced files it keeps.
+    /// The server uses this value only if the file is an orphan and not empty.
     pub room: u64,
 }
 
@@ -402,20 +403,21 @@ pub trait FileSystem: Send + Sync + 'static {
     /// export, `Access` if the caller may not see the export.
     fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)>;
 
-    /// Returns the terms of an export. The server calls this method for every filehandle, so it must be cheap.
+    /// Returns the access conditions of an export. The server calls this method for every filehandle, so it must be
+    /// cheap.
     fn terms(&self, _place: Place) -> Terms {
         Terms::default()
     }
 
-    /// Returns the position (export) of a file by the current list of exports. `place` is the position in a
-    /// filehandle that the client may have got before the list of exports changed ([`Place::epoch`]).
+    /// Returns the export `place` with its current export epoch ([`Place::epoch`]). The epoch in `place` may be older,
+    /// because it comes from a filehandle that the client may have got before the list of exports changed.
     fn reached_now(&self, place: Place) -> Place {
         place
     }
 
-    /// Returns the position (export) of `child`, an entry of a directory at the position `ctx.place`. A child that is
-    /// the root of another export has the position of that export; any other child has the position of the directory.
-    /// `Access` if the caller may not see the other export.
+    /// Returns the export through which a client reaches `child`, an entry of a directory in the export `ctx.place`:
+    /// another export if `child` is its root directory, otherwise `ctx.place`. Fails with `Access` if the caller may
+    /// not see the other export.
     fn descend(&self, ctx: &Ctx, _child: FileId) -> Result<Place> {
         Ok(ctx.place)
     }

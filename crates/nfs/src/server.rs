@@ -182,8 +182,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
-            // A client may have got a delegation of this replaced file after the rename. Recall the delegation,
-            // because the server does not free a file with a delegation.
+            // A client may have got a delegation of this replaced file after the rename. Recall the delegation, unless
+            // it is a data delegation (`WANT_DATA`), because the server does not free a file with a delegation.
             self.recall_late(&ctx, file, None).await;
             self.orphaned(&ctx, file).await;
         }
@@ -381,8 +381,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Returns whether this client may not open a file any more, because a rename has replaced its last name. Weir's
-    /// clients may open such a file. Other clients may open the file only while any client has the file open.
+    /// Returns whether the server must refuse an OPEN of a replaced file, whose last name a rename has replaced. Weir's
+    /// clients may open such a file. Other clients may open it only while some client has it open.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;
@@ -409,9 +409,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan, unless a client has the orphan open, or could still reclaim an open of the orphan in the
-    /// grace period. Also keeps an orphan in `lingering`, whose last name a rename has just replaced. The scan for
-    /// orphans at the end of the grace period frees the orphans that this function keeps because of the grace period.
+    /// Frees an orphan, unless a client has it open, it is in `lingering` (a rename has just replaced its last name),
+    /// or the grace period is in progress, in which a client could still reclaim an open of it. After the grace period
+    /// the mgr calls [`Server::free_orphan`] for every orphan that is left.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);

@@ -36,8 +36,9 @@ impl Span {
     /// The range of all bytes of a file.
     pub const ALL: Span = Span { first: 0, last: u64::MAX };
 
-    /// Converts offset and length of a lock request (RFC 8881 §18.10.3); a length of `u64::MAX` reaches to the end of
-    /// the file. `None` (the error INVAL) if the length is 0 or the sum overflows.
+    /// Converts offset and length of a lock request to a range (RFC 8881 §18.10.3). A length of `u64::MAX` reaches to
+    /// the end of the file. Returns `None` if the length is 0, or if the sum of offset and length exceeds `u64::MAX`;
+    /// the server then replies INVAL.
     pub fn new(offset: u64, length: u64) -> Option<Span> {
         match length {
             0 => None,
@@ -204,7 +205,8 @@ mod tests {
             steps in prop::collection::vec((span(), prop::option::of((any::<bool>(), 0..2u8))), 1..40)
         ) {
             let mut spans = Spans::default();
-            // The model's last entry stands for all bytes beyond the first `BYTES`.
+            // `model` is the expected result: for each of the first `BYTES` bytes of the file, the lock on this byte.
+            // One more entry at the end stands for all later bytes.
             let mut model = [None; BYTES as usize + 1];
             for (span, lock) in steps {
                 let lock = lock.map(|(write, tag)| (if write { LockKind::Write } else { LockKind::Read }, tag));

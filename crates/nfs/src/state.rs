@@ -86,8 +86,8 @@ pub struct Config {
     pub roles: u32,
     /// The lease period: how long after its last SEQUENCE a client keeps its state unconditionally.
     pub lease: Duration,
-    /// How long a client with an expired lease keeps its state, as long as no other client wants this state (courtesy
-    /// time).
+    /// How long a client with an expired lease keeps its state, unless a request of another client conflicts with this
+    /// state (courtesy time).
     pub courtesy: Duration,
     /// Largest request and largest reply in a session, in bytes, including RPC headers.
     pub max_message: u32,
@@ -230,8 +230,8 @@ pub struct State {
     pub(crate) layouts: Layouts,
     pub(crate) grace: GracePeriod,
     pub(crate) effects: Vec<Effect>,
-    /// Clients that the server removed because other clients wanted their state. The next [`State::expire`] returns
-    /// these clients.
+    /// Clients with an expired lease that the server removed because requests of other clients conflicted with their
+    /// state. The next [`State::expire`] returns these clients.
     pub(crate) expelled: Vec<leases::Expired>,
     /// The index in the next stateid. The index only grows, so no two stateids of one boot epoch are equal.
     pub(crate) next_stateid: u64,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::FileId;
 
-/// Time limit in simulated time until the mgr has no state of clients and no pending work.
+/// Time limit, in simulated time, for the mgr to free all state of clients and finish all pending work.
 const SETTLE: Duration = Duration::from_secs(300);
 
 /// Waits until `holds` returns true. Fails if `holds` does not return true within `limit`.

@@ -12,7 +12,7 @@ use xdr::Xdr;
 /// Time limit in simulated time for one page of the findings of a check.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns all findings of a check of the names, inodes, link counts, lists and objects of the file system.
+/// Requests a check of the whole file system from the mgr, without repairs. Returns all findings.
 pub async fn findings() -> Result<Vec<Finding>, String> {
     let address = Address::Tcp { host: "mgr".into(), port: MGR_PORT };
     let (limits, counters) = (Limits::default(), net::Counters::default());

@@ -25,9 +25,9 @@ pub const IOD_PORT: u16 = 2050;
 /// How the simulator ends the process of a daemon or client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// As with `kill -9`: the files keep all data that the process wrote, even unsynced data.
+    /// The process ends as with `kill -9`: the files keep all data that the process wrote, even unsynced data.
     Killed,
-    /// By a power loss of the host: the disk may lose data that were not synced.
+    /// The process ends in a power loss of its host: the disk may lose data that were not synced.
     PowerCut,
 }
 

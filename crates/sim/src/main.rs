@@ -90,8 +90,8 @@ struct Summary {
     done: u64,
     refused: u64,
     reads: u64,
-    /// Number of directories whose names the checker did not verify, because the search for a valid order took too
-    /// long.
+    /// Number of directories whose names the checker did not verify, because the search for a valid order of the
+    /// operations exceeded its limit.
     unsearched: u64,
     events: u64,
     simulated_hours: f64,

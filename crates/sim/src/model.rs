@@ -32,7 +32,8 @@ pub type HandleId = u32;
 enum What {
     /// A write of `len` bytes at `offset`.
     Write { offset: u64, len: u64 },
-    /// A truncation or extension to `size`; the bytes beyond `size` become zeros.
+    /// A change of the file size to `size`. If the file is later longer than `size`, the bytes from `size` on are zeros
+    /// until a client writes them.
     Cut { size: u64 },
     /// A growth to `size` if the file is smaller; no byte changes its value.
     Grow { size: u64 },
@@ -158,7 +159,7 @@ impl Model {
         self.begin(file, client, handle, What::Cut { size })
     }
 
-    /// Records that a growth to at least `size` has begun.
+    /// Records that an allocation of space has begun, which makes the file at least `size` bytes long.
     pub fn grow(&mut self, file: FileId, client: u64, handle: HandleId, size: u64) -> ChangeId {
         self.begin(file, client, handle, What::Grow { size })
     }
@@ -177,7 +178,8 @@ impl Model {
         }
     }
 
-    /// Records that an fsync or close of an open file, which began at the point `began`, has returned.
+    /// Records that an fsync or close of an open file has returned. `began` is the point, in the order of events, at
+    /// which the client made the call.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {

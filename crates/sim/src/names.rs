@@ -89,7 +89,8 @@ impl Operation {
     }
 }
 
-/// First of the numbers that the checker gives to files whose real number no client has received.
+/// The lowest file number that the checker itself assigns. It assigns a number to a file whose creation got no answer,
+/// because no client has received the real number of the file.
 const UNREPORTED: u64 = 1 << 63;
 
 /// The names in a directory, each with the number of its file. A file whose creation got no answer has a number of
@@ -276,8 +277,8 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // Two kinds of events must precede every request to the restarted mgr: an execution of a request before the
-        // death of the mgr, and the loss of a file in a power loss. One power loss may lose several files.
+        // The first of two executions of a creation ends at the death of the mgr, and the loss of a file happens at the
+        // power loss. So neither may follow an event that began later. One power loss may lose several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
@@ -460,7 +461,8 @@ mod tests {
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[soon(Some(7))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[create((1, Some(2)), ok(7))], &gone[..]].concat(), &[6]));
-        // A file that a power loss has lost cannot reappear. A file cannot be lost before the power loss.
+        // The checker must reject a history in which a lookup finds the lost file again, and a history in which a
+        // lookup misses the file before the power loss.
         assert!(!explained(&[soon(None), found(8, NameReply::Missing), found(10, ok(7))], &[6]));
         assert!(!explained(&[soon(None), found(4, NameReply::Missing)], &[6]));
         // A file that was created without waiting for durability becomes durable with a later durable creation in its
@@ -471,9 +473,9 @@ mod tests {
             op(NameRequest::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), NameReply::Ok(None));
         let there = op(NameRequest::Lookup { name: 3 }, (8, Some(9)), NameReply::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
-        // The power loss may happen before the creation is answered, and may still lose the created file.
+        // The checker must accept that a power loss before the answer to a creation loses the created file.
         assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, NameReply::Missing)], &[6]));
-        // After the power loss, another operation may create the lost file again.
+        // A second creation of the same name can make a new file only if a power loss has lost the first file.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
         assert!(explained(&[soon(None), again.clone()], &[6]));
         assert!(!explained(&[soon(None), again], &[]));

@@ -32,11 +32,11 @@ pub const SILENCE: Duration = Duration::from_secs(60);
 /// Delays and window (bytes in flight) of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConditions {
-    /// Maximum delay in milliseconds of a network segment without an additional delay.
+    /// Maximum normal delay of a network segment in milliseconds.
     pub delay_ms: u64,
-    /// Percentage of network segments that have an additional delay.
+    /// Percentage of network segments that have an additional delay on top of the normal delay.
     pub late_percent: u64,
-    /// Maximum additional delay of a network segment in milliseconds, if the segment has an additional delay.
+    /// Maximum additional delay in milliseconds.
     pub late_ms: u64,
     /// Maximum number of bytes in flight in one direction of a connection.
     pub window: usize,
@@ -64,8 +64,8 @@ struct State {
     ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// For each host for which a task waits until the host has sent a number of segments: how many of these segments
-    /// the host has not sent yet, and the notification that wakes the task.
+    /// The pending notifications of [`Net::after_pieces`]: the host, and how many more segments the host must send
+    /// before the notification is sent.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 

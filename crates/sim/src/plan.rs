@@ -18,9 +18,8 @@ use types::planted::Planted;
 pub enum Level {
     /// No faults; no operation may fail.
     Calm,
-    /// Only faults that the protocols hide: lost connections, late bytes, and daemons that restart soon. An operation
-    /// of a client may fail only if the mgr died during this operation, so that the outcome of the operation is in
-    /// doubt.
+    /// Only faults that the protocols hide: lost connections, delayed segments, and daemons that restart soon. An
+    /// operation of a client may fail only if its outcome is in doubt, or if a power loss has lost its file.
     Mild,
     /// All kinds of faults, including faults that make operations fail.
     Rough,
@@ -60,7 +59,7 @@ pub enum Fault {
     Lose { host: Host },
     /// Two hosts are partitioned for `ms`.
     Cut { a: Host, b: Host, ms: u64 },
-    /// The network has the delays and the window `conditions` for `ms`.
+    /// For `ms`, the network has other delays and another window (bytes in flight): those in `conditions`.
     Storm { conditions: LinkConditions, ms: u64 },
     /// A percentage of the operations on the disk of an iod fails for `ms`.
     IodErrors { iod: usize, percent: u64, ms: u64 },
@@ -244,7 +243,7 @@ impl Plan {
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
-            // A drawn write threshold replaces the write threshold that the client already has.
+            // If the random setting is a write threshold, it replaces the write threshold that `client` has set.
             let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
@@ -283,9 +282,9 @@ impl Plan {
         plan
     }
 
-    /// Adds an older disk copy as a fault to some plans with severe faults. The fault follows a restart of the mgr,
-    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no other faults,
-    /// because the mgr detects the older copy only when it reaches an iod.
+    /// Adds a fault to some plans with severe faults: an iod or the mgr starts with an older copy of its disk. The
+    /// fault follows a restart of the mgr, which gives the iods a new mark. If the mgr gets the older copy, the plan
+    /// has only these two faults, because the mgr detects the older copy only when it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if self.level != Level::Rough || !rng.percent(20) {

@@ -35,14 +35,14 @@ pub struct Verdict {
     pub events: u64,
     /// Duration of the run in simulated milliseconds.
     pub simulated_ms: u64,
-    /// Number of client operations that succeeded or returned an expected error.
+    /// Number of completed client operations. Some operations that fail, such as writes, count here and in `failed`.
     pub done: u64,
     /// Number of client operations that failed.
     pub failed: u64,
     /// Number of reads whose result was compared with the model.
     pub reads: u64,
-    /// Number of directories whose names the checker did not verify, because the search for a valid order took too
-    /// long.
+    /// Number of directories whose names the checker did not verify, because the search for a valid order of the
+    /// operations exceeded its limit.
     pub unsearched: u64,
 }
 

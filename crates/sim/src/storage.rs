@@ -300,7 +300,7 @@ impl Handle {
             let spent = state.spend();
             let file = &mut state.files[self.part as usize];
             let from = offset as usize;
-            // A write that fails stores a random first part of its data, as a real disk may do.
+            // A write that fails stores a random prefix of its data, as a real disk may do.
             let len = if spent.is_ok() { data.len() } else { state.rng.below(data.len() as u64 + 1) as usize };
             if from + len > file.len {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -26,13 +26,14 @@ pub struct History {
     pub mgr_deaths: Vec<Moment>,
     /// The points, in the order of events, at which the mgr's host lost power.
     pub power_cuts: Vec<Moment>,
-    /// Number of directories whose names the checker did not verify, because the search for a valid order took too
-    /// long.
+    /// Number of directories whose names the checker did not verify, because the search for a valid order of the
+    /// operations exceeded its limit.
     pub unsearched: u64,
-    /// Number of operations that succeeded or returned an expected error. [`History::failed`] counts all other
-    /// operations.
+    /// Number of completed operations. Some operations that fail, such as writes, count here and in
+    /// [`History::failed`].
     pub done: u64,
-    /// Number of operations that failed with an error other than the expected errors of [`History::done`].
+    /// Number of operations that failed. The errors `Exist` and `NoEnt` of an operation on names are answers, not
+    /// failures.
     pub failed: u64,
     next_handle: HandleId,
     /// For each file: the lock owners that hold an exclusive lock on it, according to the replies that clients have

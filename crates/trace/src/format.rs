@@ -60,7 +60,7 @@ struct Reader {
     client: usize,
     /// The open files, as pairs of client number and file number.
     open: HashSet<(usize, u32)>,
-    /// For each file, which clients use the file, and whether an operation removes the file.
+    /// For each file: its first client, whether another client uses the file too, and whether an operation removes it.
     users: HashMap<u32, User>,
 }
 

@@ -115,8 +115,8 @@ pub const STRANGER_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of requests in progress of one connection. Further requests wait in the socket buffer of the
 /// connection.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
-/// Bytes of memory that a daemon counts for the execution of one request, in addition to the bytes of the request and
-/// its reply.
+/// Bytes of memory that a daemon reserves for the execution of one request, in addition to the bytes of the request and
+/// its reply. The reservation counts towards [`CONNECTION_BYTES_MAX`] and [`NET_BYTES_MAX`].
 pub const CALL_BYTES: usize = 16 << 10;
 /// Largest reply to a request without bulk data, in bytes.
 pub const REPLY_SMALL: usize = 4 << 10;
@@ -141,8 +141,8 @@ pub const MGR_MEMORY_MAX: usize = 4 << 30;
 pub const GATHER_BYTES: usize = 64 << 20;
 /// Largest value in bytes that the configuration of an mgr may set for the memory of gathered writes.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
-/// Maximum number of files for which an mgr remembers that writing gathered bytes to the iods failed, until it has
-/// reported the failure to the writers.
+/// Maximum number of files for which an mgr remembers that it failed to write gathered bytes to the iods. It forgets
+/// the failure of a file after it has reported the failure to the writers.
 pub const GATHER_FAILED_MAX: usize = 1024;
 /// Maximum number of files with possible holes for which an mgr caches the bytes of storage that the file uses.
 pub const SPACE_KNOWN_MAX: usize = 16384;
@@ -254,8 +254,8 @@ const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
     assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
-    // While a daemon receives a large record, it also counts the largest reply to this record. The largest reply is
-    // as long as a record, so the limit of a connection must suffice for two records.
+    // While a daemon receives a large record, it also reserves memory for the largest reply to this record. The largest
+    // reply is as long as a record, so the limit of a connection must suffice for two records.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);

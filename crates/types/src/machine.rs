@@ -11,13 +11,13 @@ pub enum Machine {
     Local(u32),
     /// The root user of the machine with this address. Only root can use a client port below 1024.
     Root(IpAddr),
-    /// Any user of the machine with this address. All addresses that one machine can give itself count as one machine
-    /// ([`Machine::at`]).
+    /// Any user of the machine with this address. [`Machine::at`] replaces all addresses that one machine can easily
+    /// have, such as those of an IPv6 /64 network, by one address.
     At(IpAddr),
 }
 
 impl Machine {
-    /// The machine of a request whose origin is unknown.
+    /// The machine of a request whose source address and user are unknown.
     pub const UNKNOWN: Machine = Machine::At(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
     /// Returns the machine of a peer with this address and port.

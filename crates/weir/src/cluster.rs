@@ -135,7 +135,7 @@ impl Cluster {
         &self.mgr
     }
 
-    /// Returns whether the last call of [`Cluster::start`] created the cluster.
+    /// Returns whether [`Cluster::start`] created the file system of this cluster, because the directory held none.
     pub fn is_new(&self) -> bool {
         self.new
     }

@@ -2,7 +2,7 @@
 //! copy.
 //!
 //! The copy writes every file under a temporary name in its directory. It renames the file when the file is complete
-//! and durable, so a final name at the destination always names a whole file. See [`TEMPORARY`].
+//! and, in Weir, durable. So a final name at the destination always names a whole file. See [`TEMPORARY`].
 
 mod body;
 mod buffers;

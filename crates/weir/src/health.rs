@@ -1,4 +1,4 @@
-//! Health summary of a cluster for administrators, computed from the groups of `weir status`.
+//! Health summary of a cluster for administrators, computed from the status report of the mgr.
 
 use crate::show;
 use wire::admin::{Group, Status, Value};
@@ -11,7 +11,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Computes the health from the groups of a status that an mgr has sent.
+    /// Computes the health from a status report of the mgr.
     pub fn of(status: &Status) -> Self {
         let iods: Vec<&Group> = status.groups.iter().filter(|group| group.name == "iod").collect();
         let empty = Group::new("");

@@ -72,9 +72,9 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // The file has no client owner of this mount. The file is new; or incomplete, because a process was
-                // killed while it wrote the file; or it belongs to a mount whose URL and directory have the same hash,
-                // which is the file name.
+                // The identity file does not hold a client owner of this mount. The file is new; or it is incomplete,
+                // because a process was killed while it wrote the file; or it belongs to another mount whose URL and
+                // directory have the same hash, which is the file name.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;
@@ -111,7 +111,8 @@ impl Identity {
 fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<Option<File>> {
     let start = Instant::now();
     loop {
-        // Open the file again for each attempt, because a mount that ends cleanly removes the file.
+        // Open the file again before each attempt to lock it, because a mount that ends cleanly removes the file, and
+        // the next mount creates a new one.
         let file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),

@@ -50,8 +50,7 @@ pub fn to_system() -> io::Result<()> {
     socket.connect(SYSTEM_LOG)?;
     // Make the socket non-blocking, so that a busy log service never blocks a daemon.
     socket.set_nonblocking(true)?;
-    // Ignore the error of a second call of this function: the process keeps the socket of the first call, which leads
-    // to the same log.
+    // Ignore the error if an earlier call of `to_system` has set a socket: that socket leads to the same log.
     let _ = SYSTEM.set(socket);
     Ok(())
 }

@@ -218,7 +218,8 @@ fn carried(carrier: fuse::TransportKind) -> &'static str {
 /// A mount that this process serves.
 pub struct Mounting {
     mounted: fuse::Mounted,
-    /// The client owner of this mount. While this field exists, no other process can use the client owner.
+    /// The client owner of this mount. Its value holds the file lock of the client owner, so that no other process uses
+    /// this client owner until the mount ends.
     _identity: Option<Identity>,
     dir: PathBuf,
 }

@@ -10,10 +10,10 @@ const OFFSET: u16 = 1000;
 
 /// The addresses at which an iod serves NFS.
 pub enum Nfs {
-    /// The given addresses, unchanged.
+    /// Serve NFS at exactly these addresses.
     At(Vec<SocketAddr>),
-    /// The given addresses, each with a port that is [`OFFSET`] above the given port, or with a free port if another
-    /// process uses that port.
+    /// Serve NFS at the same IP addresses as these addresses. The port is [`OFFSET`] above the given port, or a free
+    /// port if the iod cannot bind that port.
     Near(Vec<SocketAddr>),
 }
 

@@ -37,7 +37,7 @@ pub struct Job {
     pub fill: bool,
     /// Whether the replay keeps its files after the last operation.
     pub keep: bool,
-    /// Number of operations at the start of each client that the replay does not time.
+    /// Number of first operations of each client whose latency the replay does not record (warm-up).
     pub warm: usize,
 }
 
@@ -64,7 +64,7 @@ struct Shared {
     /// Set when a client has failed, so that the other clients stop.
     failed: AtomicBool,
     bar: ProgressBar,
-    /// Random bytes, which are the content of all writes if the replay does not verify.
+    /// Random bytes, which every write writes if the replay does not verify the data.
     pool: Bytes,
     /// For each file, the only client that uses the file in the trace; `None` if several clients use the file.
     users: HashMap<u32, Option<usize>>,

@@ -48,18 +48,18 @@ impl Connect {
         }
     }
 
-    /// Returns the targets of `names`; each must be on a Weir file system.
+    /// Parses file names into targets (host, port and path). Fails for the name of a local file.
     pub fn targets(&self, names: &[OsString]) -> Result<Vec<Target>, Failure> {
         let base = self.base()?;
         names.iter().map(|name| locator::parse_remote(name, base.as_ref())).collect()
     }
 
-    /// Returns the target of `name`, which must be on a Weir file system.
+    /// Parses a file name into a target (host, port and path). Fails for the name of a local file.
     pub fn target(&self, name: &OsString) -> Result<Target, Failure> {
         locator::parse_remote(name, self.base()?.as_ref())
     }
 
-    /// Returns the target that `name` names. Without a name, returns the target that `WEIR_URL` names.
+    /// Parses a file name into a target. Without a name, returns the target of `--url` or `WEIR_URL`.
     pub fn target_or_base(&self, name: Option<&OsString>) -> Result<Target, Failure> {
         let empty = OsString::new();
         self.target(name.unwrap_or(&empty))

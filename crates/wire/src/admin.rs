@@ -79,7 +79,7 @@ pub struct Group {
 pub enum Value {
     /// A number: a count, or a size in bytes.
     Number(u64),
-    /// A text for people.
+    /// A text, for instance an id or an address.
     Text(String),
 }
 
@@ -96,12 +96,12 @@ impl Group {
         Group { name: name.to_owned(), values: Vec::new() }
     }
 
-    /// Appends a number under this name.
+    /// Appends a number with the name `name` to the values of the group.
     pub fn number(&mut self, name: &str, value: u64) {
         self.values.push((name.to_owned(), Value::Number(value)));
     }
 
-    /// Appends a text under this name.
+    /// Appends a text with the name `name` to the values of the group.
     pub fn text(&mut self, name: &str, value: impl std::fmt::Display) {
         self.values.push((name.to_owned(), Value::Text(value.to_string())));
     }
@@ -111,7 +111,8 @@ impl Group {
         self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// Returns the number with this name, or 0 if no number has it.
+    /// Returns the number that is the value of the name `name`. Returns 0 if the group has no such name, or has a text
+    /// under it.
     pub fn get_number(&self, name: &str) -> u64 {
         match self.get(name) {
             Some(Value::Number(n)) => *n,

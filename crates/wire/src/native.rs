@@ -60,7 +60,7 @@ pub const MGR_SESSION: u64 = 0;
 pub const DETAIL_MAX: usize = 256;
 /// Maximum length in bytes of a text in the replies to HELLO and PROVE (host, socket path, software).
 pub const TEXT_MAX: usize = 256;
-/// Maximum number of pieces (ranges of data, of a hole, or after the end of the object) in one READ reply. If the
+/// Maximum number of ranges of data, of a hole, or past the end of the object that one READ reply describes. If the
 /// requested ranges contain more holes than fit, the iod sends some holes as zeros in the adjacent data.
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Maximum number of entries in one LIST reply.
@@ -70,8 +70,8 @@ pub const LIST_MAX: usize = 1024;
 pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Maximum number of objects in one WRITE_REPORTS reply.
 pub const WRITE_REPORTS_MAX: usize = 1024;
-/// Maximum number of questions in one LENGTHS reply, and maximum number of answers in the arguments of the next
-/// LENGTHS.
+/// Maximum number of file length queries in one LENGTHS reply of an iod, and maximum number of the mgr's answers in the
+/// arguments of the next LENGTHS.
 pub const LENGTHS_MAX: usize = 1024;
 /// Maximum length in bytes of [`Loan::mark`]: the first bytes of an object file, by which a short-circuit reader checks
 /// that its descriptor of the file is still valid.
@@ -142,8 +142,8 @@ procedures! {
     /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
     /// [`PullReply`]). Only the mgr may use PULL.
     Pull = 16,
-    /// LENGTHS: the iod asks the mgr for file lengths. The mgr calls LENGTHS with its answers to earlier questions,
-    /// and the reply contains the next questions of the iod. Blocks while the iod has no question ([`LengthsArgs`] to
+    /// LENGTHS: the iod asks the mgr for file lengths. The mgr calls LENGTHS with its answers to earlier queries, and
+    /// the reply contains the next queries of the iod. Blocks while the iod has no query ([`LengthsArgs`] to
     /// [`LengthsReply`]).
     Lengths = 17,
     /// LEND: passes a descriptor of the file of an object to the client, over Unix sockets only ([`ObjectArgs`] to

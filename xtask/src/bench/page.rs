@@ -96,7 +96,7 @@ fn section(out: &mut String, record: &Record) {
     }
 }
 
-/// Appends the text of a record that has targets and no table.
+/// Appends the paragraph of a record that has no table, only performance targets.
 fn item(out: &mut String, record: &Record) {
     let Record { title, question, method, verdict, .. } = record;
     let _ = write!(
@@ -128,8 +128,8 @@ fn table(out: &mut String, record: &Record) {
     }
 }
 
-/// Appends the table of the targets of these records. With several records, the part of each record precedes its
-/// targets.
+/// Appends the table of the performance targets of these records. With several records, each row begins with the name
+/// of the record's part of the benchmark.
 fn targets(out: &mut String, records: &[&Record]) {
     out.push_str("\n| target | wanted | found | |\n| --- | --- | --- | --- |\n");
     for record in records {

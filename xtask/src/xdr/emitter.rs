@@ -357,7 +357,7 @@ fn case(arm: &Arm, switch: &str) -> String {
     }
 }
 
-/// The pieces of generated source for a union. Each piece has lines for each arm of the union.
+/// The parts of the generated source for a union that depend on the arms of the union.
 #[derive(Default)]
 struct UnionText {
     /// Source of the variants of the generated enum.

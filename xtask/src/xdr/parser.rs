@@ -149,7 +149,8 @@ impl Parser {
         Ok(values)
     }
 
-    /// Returns whether the list ends at the current token, and consumes the closing token of the list.
+    /// Returns whether the list ends at the current token: at the token `end`, which is then consumed, or without `end`
+    /// at the end of the input.
     fn at_end(&mut self, end: Option<char>) -> bool {
         match end {
             Some(mark) => self.eat(mark),

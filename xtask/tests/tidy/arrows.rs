@@ -1,4 +1,4 @@
-//! Dependencies between crates: the table of ARCHITECTURE.md against the `Cargo.toml` of every crate.
+//! Checks of dependencies between crates: every `Cargo.toml` must agree with the table in ARCHITECTURE.md.
 
 use crate::tree::{report, root};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ fn arrows(markdown: &str) -> BTreeMap<String, BTreeSet<String>> {
     rows.map(|cells| (cells[1].trim_matches('`').to_string(), quoted(cells[3]))).collect()
 }
 
-/// Returns the texts of `Cargo.toml` of the crates in `crates/` and of xtask, by crate name.
+/// Returns the parsed `Cargo.toml` of every crate in `crates/` and of xtask, by crate name.
 fn manifests() -> BTreeMap<String, toml::Table> {
     let read = |path: std::path::PathBuf| {
         let text = fs::read_to_string(path.join("Cargo.toml")).ok()?;

@@ -62,7 +62,8 @@ fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
     at
 }
 
-/// Returns the modules that each module of a crate imports, except modules above and below the importing module.
+/// Returns the modules that each module of a crate imports, except the ancestors and descendants of the importing
+/// module.
 fn imports(files: &[(Module, String)]) -> Imports {
     let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
     let of_one = |(module, text): &(Module, String)| {

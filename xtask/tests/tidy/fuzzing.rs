@@ -33,7 +33,8 @@ fn targets_are_registered_and_tested() {
     report(problems);
 }
 
-/// Returns, for every block of `text` that begins with `head`, the name after `head` and the text of the block.
+/// Returns the name and the source text of every top-level item in `text` that begins with `head`, such as `fn ` or
+/// `impl `. The name is the identifier after `head`.
 fn blocks<'a>(text: &'a str, head: &str) -> Vec<(&'a str, &'a str)> {
     let starts = text.match_indices(head).filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n'));
     let block = |at: usize| {
@@ -48,8 +49,8 @@ fn words(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns the decoders, and a map from the name of each code block to the names that the block mentions (possible
-/// calls).
+/// Returns all types with a decoder, each with the path of its source file. Also returns an approximate call graph: a
+/// map from the name of each function or `impl` to all identifiers in its source text.
 fn mentions(sources: &[Source]) -> (BTreeMap<&str, &str>, BTreeMap<&str, BTreeSet<&str>>) {
     let mut decoders = BTreeMap::new();
     let mut mentioned: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

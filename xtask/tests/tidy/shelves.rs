@@ -15,8 +15,8 @@ fn place(path: &str) -> Option<(&str, &str, &str)> {
     Some((&path[..folder + 1 + parts[at].len()], parts[at], parts[at + 1].trim_end_matches(".rs")))
 }
 
-/// Returns the modules of the same plural folder that `text` names, after `super::` or the folder's name, alone or in
-/// braces.
+/// Returns all names in `text` that may be modules of the plural folder `shelf`: names that follow the path `super::`
+/// or `shelf::`, also in a group such as `super::{a, b}`. `deep` is set for a file in a subfolder of the plural folder.
 fn named(text: &str, shelf: &str, deep: bool) -> BTreeSet<String> {
     let text = code(text);
     let beside = if deep { "super::super::" } else { "super::" };

@@ -36,8 +36,8 @@ const TICKET_SPARE: u64 = 10;
 pub(super) struct Lender {
     iod: IodId,
     path: PathBuf,
-    /// The origin (owner and incarnation) of the main connection to the iod. When this mount connects to the iod with a
-    /// newer incarnation, the iod closes both connections.
+    /// The owner and incarnation of the main connection to the iod, which the companion connection shares. When this
+    /// mount connects to the iod with a higher incarnation, the iod closes both connections.
     origin: Origin,
     patience: Duration,
     /// The socket, which the client connects when it requests the first loan. The lock allows one request at a time.
@@ -154,8 +154,8 @@ impl Iod {
 }
 
 impl Lender {
-    /// Creates the additional connection on which an iod lends files, without connecting yet. The Unix socket of the
-    /// iod is at `path`; `origin` is the origin of the main connection to the iod.
+    /// Creates the companion connection on which an iod lends files, without connecting yet. The Unix socket of the iod
+    /// is at `path`; `origin` is the owner and incarnation of the main connection to the iod.
     pub(super) fn new(iod: IodId, path: PathBuf, origin: Origin, patience: Duration) -> Self {
         Lender { iod, path, origin, patience, socket: Arc::default() }
     }

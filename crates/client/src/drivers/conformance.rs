@@ -15,12 +15,12 @@ use xdr::Segments;
 
 /// Largest size of the file under test.
 pub(crate) const SIZE: u64 = 64 << 10;
-/// Number of random histories for each driver (`SEEDS`), and number of steps in each history (`STEPS`).
+/// Number of random histories for each driver (`SEEDS`), and number of operations in each history (`STEPS`).
 const SEEDS: u64 = 12;
 const STEPS: usize = 60;
 /// How often the test client sends bytes again that a server has lost, before the check fails.
 const ROUNDS: usize = 4;
-/// Longer than the time after which a driver tries to reach an unreachable server again.
+/// A pause that is longer than the time after which a driver tries to reach an unreachable server again.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// How the server of a lane fails.
@@ -248,8 +248,8 @@ impl<F: Fixture> Client<F> {
         self.file.resize(size as usize, 0);
     }
 
-    /// Gets another layout. The mgr assumes the bytes of the file to be durable only if the old layout says that the
-    /// servers store them all.
+    /// Gets another layout. In the new layout, the bytes of the file count as durable only if the old layout reports
+    /// that the servers store all of them durably.
     async fn renew(&mut self) {
         let durable = if self.layout.reaches(self.size()) { self.size() } else { 0 };
         self.layout = self.fixture.grant(durable).await;

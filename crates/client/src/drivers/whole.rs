@@ -96,7 +96,7 @@ impl WholeFile {
         act(&mut self.0.lock().unwrap());
     }
 
-    /// Returns the driver of kind `whole` for this file's server.
+    /// Returns the driver of the layout kind `whole` for this file's server.
     pub(super) fn driver(&self) -> impl Driver + use<> {
         WholeDriver(self.0.clone())
     }
@@ -293,7 +293,7 @@ impl Layout for WholeLayout {
     async fn next_data(&self, offset: u64) -> Attempt<Option<ByteRange>> {
         let bytes = self.request(0, false, |server| server.bytes.clone())?;
         let end = self.durable().max(bytes.len() as u64);
-        // Bytes beyond the end of the server's file are lost.
+        // Durable bytes beyond the end of the server's file are lost, and lost bytes count as data.
         let is_data = |at: &u64| bytes.get(*at as usize).is_none_or(|byte| *byte != 0);
         let Some(start) = (offset..end).find(is_data) else { return Ok(None) };
         let len = (start..end).take_while(is_data).count() as u64;

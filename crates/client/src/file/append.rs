@@ -20,8 +20,8 @@ const APPENDER: u64 = u64::MAX;
 /// How long the client keeps the append lock after an append, unless the file is shared or another client appended
 /// recently. An appender on another client may wait this long for the lock.
 const KEPT: Duration = Duration::from_millis(100);
-/// How long the client releases the append lock after each append, once it had to wait for another client's append
-/// lock.
+/// After the client had to wait for another client's append lock: for this time, the client releases its append lock
+/// directly after each append.
 const CONTENDED: Duration = Duration::from_secs(1);
 
 /// The state of the append lock. The inode's `appending` mutex protects it, so the appenders of one mount exclude each

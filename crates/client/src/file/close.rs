@@ -11,11 +11,12 @@ use bytes::Bytes;
 use types::{Attrs, Renaming, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// The remaining steps of a close. Usually one COMPOUND executes all of them.
+/// The operations that a close still has to execute at the mgr. Usually one COMPOUND executes all of them.
 struct RemainingSteps {
-    /// Whether the client still has to report the size (LAYOUTCOMMIT), if a size report is due.
+    /// Whether the next COMPOUND contains the size report (LAYOUTCOMMIT) that is due, if any.
     report: bool,
-    /// Whether every byte that a server received is durable, and this client has no other open for writing.
+    /// Whether all written bytes are durable, the client has dropped none of them, and this was the last open of the
+    /// file on this client.
     durable: bool,
     give_back: bool,
     changes: SetAttrs,
@@ -87,8 +88,8 @@ impl Open {
         let mut rest =
             RemainingSteps { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
-            // Writes of the file failed. Omit the times and the rename that the caller passed to this close: `weir cp`
-            // sets them last, to mark a file as complete.
+            // Writes of the file failed. Do not set the attributes or the name that the caller passed to this close,
+            // because `weir cp` marks a complete file with them.
             rest = RemainingSteps { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
         }
         let outcome = self.work_off(rest).await;
@@ -102,21 +103,21 @@ impl Open {
     async fn work_off(&self, mut rest: RemainingSteps) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each iteration completes at least one remaining step of the close. Most closes need one iteration, with one
-        // COMPOUND.
+        // Each iteration completes at least one remaining operation of the close. Most closes need one iteration, with
+        // one COMPOUND.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
-                // After an error, skip all steps except CLOSE and the return of the layout and the delegation, so that
-                // the mgr does not keep the open.
+                // After an error, execute only CLOSE and the return of the layout and the delegation, so that the mgr
+                // does not keep the open.
                 rest = RemainingSteps::closing(rest.give_back, rest.close);
             }
         }
         outcome.map(|()| attrs)
     }
 
-    /// Sends one COMPOUND with all remaining steps of the close. A step also counts as complete if the mgr no longer
-    /// knows the open, layout, delegation or file.
+    /// Sends one COMPOUND with all remaining operations of the close. An operation also counts as complete if the mgr
+    /// no longer knows the open, layout, delegation or file.
     async fn round(&self, rest: &mut RemainingSteps, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
         if rest.report && inode.cannot_report().await {
@@ -281,7 +282,7 @@ impl RemainingSteps {
         }
     }
 
-    /// Returns the number of remaining steps of the close.
+    /// Returns the number of remaining operations of the close.
     fn steps(&self) -> usize {
         let steps = [self.report, self.give_back, self.close.is_some(), self.attrs, self.rename.is_some()];
         steps.into_iter().filter(|left| *left).count() + usize::from(!self.changes.is_empty())

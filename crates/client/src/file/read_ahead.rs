@@ -30,7 +30,7 @@ pub(crate) struct ReadAhead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
-    /// Whether a task that drops unused read-ahead pieces is running.
+    /// Whether a task that drops expired read-ahead ranges is running.
     tidied: bool,
     /// Whether the file is being closed, so that no new read-ahead may start.
     over: bool,
@@ -39,7 +39,7 @@ struct State {
 /// The future result of a read-ahead, with the permit for its buffer space; `None` if the read failed.
 type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
 
-/// A piece: a file range that the client has read ahead or is reading ahead.
+/// A read-ahead range: a file range that the client has read ahead or is reading ahead.
 struct Piece {
     range: ByteRange,
     /// The version of the file's contents when the read-ahead began.
@@ -49,8 +49,8 @@ struct Piece {
 }
 
 impl ReadAhead {
-    /// Reads a range like [`Inode::read`], using read-ahead pieces for as much of the range as they cover. Also starts
-    /// read-ahead of the ranges that the reader will probably request next.
+    /// Reads a range like [`Inode::read`], but takes the first bytes from read-ahead ranges as far as they cover the
+    /// range without a gap. Also starts read-ahead of the ranges that the reader will probably request next.
     pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         // Large requests keep the servers busy without read-ahead. With the page access method, the kernel reads ahead
         // itself.
@@ -68,7 +68,8 @@ impl ReadAhead {
             at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
             counters::add(&inode.mount.tally.read_ahead, at - before);
             if at < there.end().min(range.end()) {
-                // The file ended inside this piece when the client read it ahead, so read the rest of the range now.
+                // The file ended inside this read-ahead range when the client read it ahead, so read the rest of the
+                // requested range now.
                 break;
             }
         }
@@ -80,7 +81,7 @@ impl ReadAhead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Records that the reader requested `range`, and starts read-ahead. Returns, in file order, the read-ahead pieces
+    /// Records that the reader requested `range`, and starts read-ahead. Returns, in file order, the read-ahead ranges
     /// that cover the start of `range` without a gap.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
@@ -92,8 +93,8 @@ impl ReadAhead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // The read-ahead pieces are outdated, because the file changed or the reader paused: forget the detected
-            // access pattern.
+            // Some read-ahead ranges are outdated, because the file changed or they are older than `LIFE`: forget the
+            // detected access pattern.
             state.streams.forget();
         }
         let mut out = Vec::new();
@@ -112,12 +113,13 @@ impl ReadAhead {
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
-            // One task drops all expired pieces of the file. A task for each piece is too expensive, because a reader
-            // may create thousands of short pieces before the first one expires.
+            // One task drops all expired read-ahead ranges of the file. A task for each range is too expensive, because
+            // a reader may create thousands of short ranges before the first one expires.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
-        // Drop each piece that the reader has read to its end, because a sequential reader does not request it again.
+        // Drop each read-ahead range that the reader has read to its end, because a sequential reader does not request
+        // it again.
         state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
         out
     }
@@ -140,7 +142,7 @@ impl ReadAhead {
         Some(Piece { range, version, asked: Instant::now(), found })
     }
 
-    /// Drops all read-ahead pieces, and prevents further read-ahead.
+    /// Drops all read-ahead ranges, and prevents further read-ahead.
     pub(super) async fn end(&self) {
         // While this task holds the write lock, no read-ahead task can begin. Later reads of the file see that the file
         // is being closed, and start no read-ahead.
@@ -152,8 +154,8 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Drops read-ahead pieces that have expired. Returns when the oldest remaining piece expires, or `None` if no
-    /// piece is left.
+    /// Drops read-ahead ranges that have expired. Returns when the oldest remaining range expires, or `None` if no
+    /// range is left.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
         let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
@@ -162,8 +164,8 @@ impl State {
     }
 }
 
-/// Drops unused read-ahead pieces from time `from` on, because other readers need their buffer space. Ends when no
-/// piece is left.
+/// From time `from` on, drops each read-ahead range of the file when it expires, because other readers need its buffer
+/// space. Ends when no range is left.
 async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
     let mut next = Some(from);
     while let Some(at) = next {

@@ -85,7 +85,7 @@ impl Inode {
                     // which. So the client sends a small READ or WRITE under each stateid; if the mgr does not know the
                     // stateid, the client opens the file again.
                     source.mgr_read(range.offset, 1).await?;
-                    // The empty write belongs to no batch (`u64::MAX`), so the client never gives it up.
+                    // This WRITE is empty and belongs to no batch (`u64::MAX`), so the client never gives it up.
                     self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;
                 }
                 outcome => return outcome,

@@ -29,24 +29,26 @@ const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 /// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files
 /// while the client has delegations.
 pub trait UpperCache: Send + Sync {
-    /// Flushes and invalidates a file, because the mgr recalls the delegation. The cache passes all dirty bytes to the
-    /// client, invalidates everything it cached of the file, and then completes the future. The client makes the bytes
-    /// durable.
+    /// Flushes and invalidates a file in this cache, because the mgr recalls the delegation. This cache passes all
+    /// dirty bytes of the file to the client, invalidates all cached bytes and attributes of the file, and then
+    /// completes the future. The client makes the bytes durable.
     fn flush_and_invalidate(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// Discards a file, because the mgr revoked the delegation and other clients may have written the file. From this
-    /// call on, the cache passes no earlier bytes of the file to the client, and reports their loss to the programs
-    /// that wrote them. It completes the future when it holds nothing of the file.
+    /// Discards a file from this cache, because the mgr revoked the delegation and other clients may have written the
+    /// file. From this call on, this cache passes no bytes to the client that programs wrote before the call, and
+    /// reports the loss of these bytes to the programs. This cache completes the future when it holds nothing of the
+    /// file.
     fn discard(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// Notifies the cache that the client got a delegation of a file that was shared. Attributes that the mgr sent
+    /// Notifies this cache that the client got a delegation of a file that was shared. Attributes that the mgr sent
     /// before it granted the delegation may be outdated.
     fn delegation_gained(&self, file: FileId) {
         let _ = file;
     }
 
-    /// Notifies the cache that another client has set the size of an open file. The cache completes the future when it
-    /// uses the new size. The call that set the size waits for this on the other client, but at most a few seconds.
+    /// Notifies this cache that another client has set the size of an open file. This cache completes the future when
+    /// it uses the new size. Until then, but at most a few seconds, the call on the other client that set the size does
+    /// not return.
     fn resized(&self, file: FileId) -> BoxFuture<'static, ()> {
         let _ = file;
         Box::pin(std::future::ready(()))
@@ -86,7 +88,7 @@ impl Delegation {
         }
     }
 
-    /// Returns the stateid if the client has to return the delegation, or is returning it.
+    /// Returns the stateid of the delegation if the client has to return the delegation, or is returning it.
     fn to_return(self) -> Option<stateid4> {
         match self {
             Delegation::Recalled(held, _) | Delegation::Returning(held, _) => Some(held),
@@ -106,7 +108,7 @@ pub(crate) struct OpenOutcome {
     /// Whether the client should request a delegation again, because the OPEN granted a delegation that a concurrent
     /// close is returning or has returned.
     pub(crate) again: bool,
-    /// The logical time ([`Inode::stamp`]) as of which the attributes in the reply are valid.
+    /// The logical time ([`Inode::stamp`]) as of which the attributes in the reply to the OPEN are valid.
     pub(crate) stamp: u64,
 }
 
@@ -379,8 +381,8 @@ impl Inode {
                     // it.
                     inode.fail(error);
                 }
-                // Check before the pause whether this task has returned the delegation. During the pause the client
-                // may get another delegation, which this task must not return.
+                // Before the pause until the next attempt, check whether this task has returned the delegation. During
+                // the pause the client may get another delegation, which this task must not return.
                 if inode.delegated().to_return().is_none() {
                     return;
                 }

@@ -26,7 +26,7 @@ pub(crate) enum Lane {
     Mgr,
 }
 
-/// A piece: written bytes for one server, with their file ranges.
+/// Written bytes that the client sends to one server in one request, with their file ranges.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) payload: Arc<Payload>,
@@ -85,10 +85,11 @@ pub(super) struct Batch {
 /// The outcome of a COMMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Committed {
-    /// All bytes that the COMMIT covers are durable. The value is their number, to be released from the write window.
-    All(u64),
-    /// The server has lost some bytes. The value is the number of bytes that are durable, to be released from the write
+    /// All bytes that the COMMIT covers are durable. Contains their number, which the caller releases from the write
     /// window.
+    All(u64),
+    /// The server has lost some of the bytes that the COMMIT covers. Contains the number of bytes that are durable,
+    /// which the caller releases from the write window.
     Lost(u64),
 }
 
@@ -116,8 +117,8 @@ pub(super) struct DirtyData {
     /// The number of times that the mgr granted a layout after the client had lost an earlier layout. While the client
     /// had no layout, the mgr may have truncated bytes that the client wrote under the lost layout.
     grant: u64,
-    /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
-    /// for the length of the file.
+    /// Whether bytes that the client has not reported to the mgr became durable under a layout that the client has
+    /// lost. The mgr must then ask the iods for the length of the file.
     ask_iods: bool,
     /// Whether this client may have made holes in the file. If so, every size report says this, and the mgr asks the
     /// iods how much space the file uses.
@@ -135,22 +136,22 @@ impl SendConditions {
 }
 
 impl Piece {
-    /// Creates the piece for one file range, which the client sends to the mgr in one WRITE.
+    /// Creates the piece with the bytes of one file range.
     pub(super) fn of_range(range: ByteRange, data: Bytes) -> Piece {
         Piece { payload: Arc::new(Payload::new(data.into())), parts: vec![range] }
     }
 
-    /// Returns the number of bytes in the piece.
+    /// Returns the number of written bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.payload.data.len() as u64
     }
 
-    /// Returns the file offset just after the last byte of the piece.
+    /// Returns the largest end offset of the file ranges.
     pub(super) fn end(&self) -> u64 {
         self.parts.iter().map(|part| part.end()).max().unwrap_or(0)
     }
 
-    /// Splits the bytes of the piece by file range.
+    /// Returns each file range with its bytes.
     pub(super) fn split(&self) -> Vec<(ByteRange, Bytes)> {
         let mut data = self.payload.data.to_bytes();
         self.parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()
@@ -325,9 +326,9 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the servers whose uncommitted bytes the pending bytes will overwrite on a path (direct or mgr) other
-    /// than the path of the uncommitted bytes. `direct` contains the ranges of the pending bytes for the direct path,
-    /// and `through_mgr` the ranges for the mgr path.
+    /// Returns the iods whose uncommitted bytes overlap the ranges `through_mgr`, and the mgr if its uncommitted bytes
+    /// overlap the ranges `direct`. These are the ranges of the pending bytes that the client will send on the mgr path
+    /// and on the direct path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };

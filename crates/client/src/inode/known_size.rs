@@ -25,12 +25,13 @@ pub(crate) struct Version {
 pub(super) struct KnownSize {
     /// The size of the file, including this client's unsent writes.
     size: u64,
-    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. A reply that
-    /// the client requested earlier may be outdated.
+    /// The mount's logical time ([`super::Inode::stamp`]) at the last event on this mount that may have changed the
+    /// size. The size in the reply to an earlier request may be outdated.
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// A counter that increases when bytes that the client has read may be outdated although `stamp` does not change.
+    /// A counter of other events after which bytes that the client has read may be outdated, such as a truncate by
+    /// another client. These events do not change `stamp`.
     turns: u64,
     /// Whether the mgr reported a smaller size than the client knew, so that the client must repeat a read that relied
     /// on the larger size.
@@ -39,15 +40,15 @@ pub(super) struct KnownSize {
     learned: Option<Instant>,
     /// Whether a request for the size is in flight, because the size that the client last learned is too old.
     asking: bool,
-    /// The last completed size reports (LAYOUTCOMMIT) and writes: the end offset of each, and the mount's logical time
-    /// at the reply. The end offsets decrease. A size that the client requested before this reply may be too small: the
-    /// file reached at least to the end offset.
+    /// The last completed size reports (LAYOUTCOMMIT) and writes, oldest first: the end offset of each, and the mount's
+    /// logical time at its reply. A size that the client requested before such a reply may be smaller than the end
+    /// offset, and then is outdated. A later entry replaces earlier entries that have a smaller or equal end offset.
     reported: VecDeque<(u64, u64)>,
 }
 
 impl KnownSize {
-    /// Creates the size of a file that is about to be opened. Sizes that the client requested before logical time
-    /// `stamp` may be outdated.
+    /// Creates the size of a file that is about to be opened. Sizes that the client requested before the mount's
+    /// logical time `stamp` may be outdated.
     pub(super) fn new(stamp: u64) -> Self {
         KnownSize { stamp, ..KnownSize::default() }
     }
@@ -56,7 +57,7 @@ impl KnownSize {
         self.size
     }
 
-    /// Returns the mount's logical time at the last change of the size on this mount.
+    /// Returns the mount's logical time at the last event on this mount that may have changed the size.
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -120,7 +121,7 @@ impl KnownSize {
     /// Records the mgr's size of a shared file, requested at logical time `stamp`; returns the known size.
     ///
     /// The mgr knows of every write that has returned, except for bytes that this client wrote directly to iods and
-    /// reported later or not at all. `own_end` is the file offset just after the last unreported byte.
+    /// reported to the mgr later or not at all. `own_end` is the file offset just after the last byte of this kind.
     pub(super) fn learn_shared(&mut self, size: u64, stamp: u64, own_end: u64) -> u64 {
         self.size = size.max(self.reported_since(stamp)).max(own_end);
         self.size

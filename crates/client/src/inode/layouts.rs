@@ -525,8 +525,8 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn(async move {
             if let Err(error) = inode.give_back().await {
-                // Written bytes may not be durable, because the client failed to report them before it returned the
-                // layout. So each open for writing must report the error.
+                // Written bytes may be lost, because the client failed to report them to the mgr before it returned the
+                // layout. So each open for writing must report the error to its program.
                 inode.fail(error);
             }
         });
@@ -555,8 +555,8 @@ impl Inode {
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // Other tasks may have sent writes while this task waited until the earlier writes were durable. From now on,
-        // no task sends a write until the client has returned the layout.
+        // Other tasks may have sent writes while this task waited until the earlier writes were durable. Lock
+        // `leaving`, so that no task sends a write until the client has returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 
@@ -598,12 +598,13 @@ impl Inode {
 /// The operations that [`Inode::append_layout_close`] appended to the COMPOUND, and the LAYOUTRETURN that the caller
 /// appends.
 pub(crate) struct LayoutClose<'a> {
-    /// The file offset just after the durable bytes, which the LAYOUTCOMMIT reports; `None` without a LAYOUTCOMMIT.
+    /// The file offset just after the durable bytes, which the LAYOUTCOMMIT reports; `None` if the COMPOUND contains no
+    /// LAYOUTCOMMIT.
     pub(crate) committed: Option<u64>,
     /// The LAYOUTRETURN that the caller has to append.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
     /// The lock for operations on the layout, which keeps other tasks from requesting a layout until the mgr has
-    /// replied.
+    /// replied to the COMPOUND.
     turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 

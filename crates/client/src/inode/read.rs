@@ -150,8 +150,8 @@ impl Inode {
                 runs.push((at, if zeros { Found::Nothing(len) } else { Found::Data(data) }));
                 at += len;
             }
-            // The mgr does not know of unreported bytes that this client wrote directly to the iods, so its EOF may
-            // come too early.
+            // The mgr does not know of bytes that this client wrote directly to the iods and has not reported to the
+            // mgr, so the mgr may return EOF too early.
             if eof && at >= own_end {
                 return Ok(true);
             }
@@ -181,7 +181,8 @@ impl Inode {
         let inode = self.clone();
         // Spawn a task, so that the request continues when the reader stops waiting.
         let asked = net::task::spawn_on(&self.mount.runtime, async move { inode.ask_end().await });
-        // Ignore a timeout or an error: the spawned task logs a failed request.
+        // If the mgr does not reply in time, the read uses the known size. Ignore an error too: the spawned task logs a
+        // failed request.
         let _ = tokio::time::timeout(END_WAIT, asked).await;
     }
 
@@ -215,7 +216,8 @@ impl Inode {
         if asks { self.learn_attrs().await.map(|attrs| attrs.size) } else { Ok(self.size()) }
     }
 
-    /// Requests the attributes from the mgr, and adds the client's unreported bytes to the size.
+    /// Requests the attributes from the mgr. The returned size includes this client's writes that the mgr does not know
+    /// of.
     pub(crate) async fn learn_attrs(self: &Arc<Self>) -> Result<Attrs> {
         let attrs = self.ask_attrs().await?;
         let misses = self.is_shared() && attrs.size < self.state().dirty.own_end();
@@ -345,7 +347,7 @@ impl Inode {
     }
 }
 
-/// Returns whether the result of a read at `offset` contains all of this client's uncommitted bytes `own`.
+/// Returns whether the bytes that a read at `offset` returned include all of this client's uncommitted bytes `own`.
 fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     let bytes = found.to_vec();
     let range = ByteRange { offset, len: u64::MAX - offset };

@@ -161,13 +161,15 @@ impl Inode {
         key.map_or(Ok(()), |key| self.take_error(key))
     }
 
-    /// Returns the steps that the flush timer has to do by `now`, and when the next step is due.
+    /// Returns whether the flush timer has to send or commit bytes of this file by `now`, and the next due time of the
+    /// file.
     pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
         self.state().sending.times.take(now)
     }
 
-    /// Does the steps of the flush timer that are due. The next write, fsync or close reports errors. While the mgr
-    /// does not answer, postpones the steps: no caller waits for them, and the client keeps the bytes.
+    /// Sends and commits bytes of the file for the flush timer, as `due` says. The next write, fsync or close reports
+    /// errors. While the mgr does not answer, postpones the work: no caller waits for it, and the client keeps the
+    /// bytes.
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
         let answers = self.mount.session.answers().await;
         if let Err(error) = &answers {
@@ -213,8 +215,7 @@ impl Inode {
     /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Fewer bytes than one full request are never enough to send. Check this first, because this check needs no
-            // layout.
+            // Do not send less than one full request. Check this first, because this check needs no layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -440,9 +441,9 @@ impl Inode {
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Waits until the iods have all older bytes that `piece` overwrites. While the returned guard exists, no
-    /// uncommitted bytes of this server move to the mgr. Otherwise the mgr could send older bytes to the iods after
-    /// `piece`.
+    /// Waits until the iods have all older bytes that the write `piece` to an iod overwrites. While the returned guard
+    /// exists, the client moves no uncommitted bytes of this iod to the mgr. Otherwise the mgr could send older bytes
+    /// to the iod after `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {
             let sending = locks.sending.read().await;
@@ -476,8 +477,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends the uncommitted bytes of a data server to the mgr instead. The caller holds the server's `committing`
-    /// lock.
+    /// Moves the uncommitted bytes of a data server to the mgr: sends them to the mgr, and no longer commits them on
+    /// the data server. The caller holds the data server's `committing` lock.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         from.sending.hold_write(pin!(to.sending.hold_read(pin!(self.move_all_to_mgr(lane))))).await
@@ -535,7 +536,8 @@ impl State {
         PathSplit { direct: straight, via_mgr: through }
     }
 
-    /// Returns the servers whose uncommitted bytes the gathered bytes will overwrite on the other path (direct or mgr).
+    /// Returns the iods whose uncommitted bytes the gathered bytes will overwrite on the mgr path. The result includes
+    /// the mgr if the gathered bytes will overwrite the mgr's uncommitted bytes on the direct path.
     fn lanes_off_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> Vec<Lane> {
         let split = self.split_by_path(rule);
         self.dirty.lanes_off_path(&split.direct, &split.via_mgr)

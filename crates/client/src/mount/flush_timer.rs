@@ -2,9 +2,9 @@
 //! some time after that, even if no program calls fsync or close.
 //!
 //! So other clients soon see what a long-running program writes to a log, and a crash of the machine loses only the
-//! last seconds of the log. In this module, a step is the task of sending or committing the bytes of one file. Most
-//! files are closed before any step is due. Therefore each file only records its due times, and the timer goes through
-//! all open files (a pass) when the first step is due.
+//! last seconds of the log. Most files are closed before the timer has to send or commit their bytes. Therefore each
+//! file only records when its bytes are due to be sent and committed, and the timer goes through all open files (a
+//! pass) at the earliest of these times.
 
 use super::Inner;
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 /// The time after which the flush timer commits bytes that were sent to servers, and reports the file size to the mgr.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The shortest pause between two passes. In a pass, the flush timer goes through all open files and starts the steps
-/// that are due.
+/// The shortest pause between two passes. In a pass, the flush timer goes through all open files, and starts to send
+/// and commit the bytes that are due.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pause between two passes is at least this many times as long as the last pass took.
 const PAUSE_TIMES: u32 = 20;
 
-/// The times at which the flush timer sends and commits the bytes of one file. While a step of the file runs, the timer
-/// starts no other step of the file.
+/// The times at which the flush timer sends and commits the bytes of one file. While the timer is sending or committing
+/// bytes of the file, it starts no second send or commit of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
     /// When the flush timer sends the gathered bytes of the file.
@@ -34,7 +34,8 @@ pub(crate) struct Times {
     busy: bool,
 }
 
-/// The steps of one file that are due: sending gathered bytes (`leave`), and committing sent bytes (`settle`).
+/// What the flush timer has to do now for one file: send its gathered bytes (`leave`), and commit its sent bytes
+/// (`settle`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Due {
     pub(crate) leave: bool,
@@ -50,8 +51,9 @@ impl Times {
         unknown
     }
 
-    /// Returns the steps of the file that are due by `now` and clears their due times. Also returns when the next step
-    /// of the file is due. While a step of the file is running, returns no step and no time.
+    /// Returns whether a send or a commit of the file's bytes is due by `now`, and clears the due times that have
+    /// passed. If nothing is due, also returns the next due time. Returns nothing while the timer is sending or
+    /// committing bytes of the file.
     pub(crate) fn take(&mut self, now: Instant) -> (Due, Option<Instant>) {
         if self.busy {
             return Default::default();
@@ -62,7 +64,8 @@ impl Times {
         (due, if self.busy { None } else { self.next() })
     }
 
-    /// Records that the running steps of the file have ended. Returns when the next step of the file is due.
+    /// Records that the flush timer has finished sending and committing bytes of the file. Returns the next due time of
+    /// the file.
     pub(crate) fn done(&mut self) -> Option<Instant> {
         self.busy = false;
         self.next()
@@ -82,7 +85,7 @@ pub(super) struct FlushTimer {
     earlier: Arc<Notify>,
 }
 
-/// The earliest due time of any file, or `None` if no step is scheduled.
+/// The earliest due time of any file, or `None` if no file has a due time.
 type Next = Option<Instant>;
 
 impl Default for FlushTimer {
@@ -98,7 +101,8 @@ impl FlushTimer {
 }
 
 impl Inner {
-    /// Schedules a pass of the flush timer over all open files at time `at`, when a step of a file is due.
+    /// Schedules a pass of the flush timer over all open files at time `at`, when a send or a commit of a file's bytes
+    /// is due.
     pub(crate) fn due_at(self: &Arc<Self>, at: Instant) {
         let mut next = self.behind.next();
         match *next {
@@ -114,7 +118,7 @@ impl Inner {
         }
     }
 
-    /// Starts all steps of all open files that are due by `now`. Returns when the next step of any file is due.
+    /// Starts all sends and commits of open files that are due by `now`. Returns the next due time of any file.
     fn go_through(self: &Arc<Self>, now: Instant) -> Next {
         let mut all = self.inodes.all();
         all.sort_unstable_by_key(|inode| inode.node.id);
@@ -131,7 +135,7 @@ impl Inner {
     }
 }
 
-/// The task of the flush timer: goes through all open files whenever a step is due. Ends when no step is scheduled or
+/// The task of the flush timer: goes through all open files at each due time. Ends when no file has a due time, or when
 /// the mount is dropped.
 async fn attend(mount: Weak<Inner>) {
     let mut rested = Instant::now();
@@ -175,8 +179,8 @@ mod tests {
         assert_eq!(times.settle_from(at(3)), None, "the oldest sent bytes set the time");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
-        // While a step of the file runs, `take` returns no other step. If a step becomes due while another step runs,
-        // `take` returns the new step only after a call of `done`.
+        // From a `take` that returns work until `done`, further calls of `take` return nothing. Work that becomes due
+        // in this time is returned after `done`.
         times.leave = Some(at(7));
         assert_eq!(times.take(at(6)), (due(false, false), None));
         assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));

@@ -14,7 +14,7 @@ use types::FileId;
 /// Maximum number of operations that check the paths of one file. A RENAME checks two files, and a COMPOUND has at most
 /// [`types::limits::COMPOUND_OPS_MAX`] operations.
 const CHECKS_MAX: usize = 25;
-/// Number of operations that one path check needs in addition to the LOOKUPs: PUTFH and VERIFY.
+/// Number of operations that the check of one expected path needs in addition to the LOOKUPs: PUTFH and VERIFY.
 const BESIDES: usize = 2;
 const _: () = assert!(2 * CHECKS_MAX + 8 <= types::limits::COMPOUND_OPS_MAX as usize);
 

@@ -125,9 +125,9 @@ impl Inner {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the write threshold under `rule` for gathered ranges, of which the longest has `longest` bytes. The
-    /// result may also name a path (direct or mgr) for a probe: the client then sends bytes on this path to measure its
-    /// service time.
+    /// Returns the write threshold that `rule` (fixed or automatic) gives for gathered ranges, of which the longest has
+    /// `longest` bytes. The automatic rule may also choose a path (direct or mgr) whose service time the client
+    /// measures with this write.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> ThresholdChoice {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
@@ -137,7 +137,7 @@ impl Inner {
         timing.auto.ask(longest, waiting)
     }
 
-    /// Returns the current write threshold in bytes, without starting a probe.
+    /// Returns the current write threshold in bytes, without choosing a path whose service time is to be measured.
     pub(crate) fn present_threshold(&self, rule: Rule) -> u64 {
         match rule {
             Rule::Fixed(t) => t,

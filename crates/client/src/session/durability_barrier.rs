@@ -96,9 +96,9 @@ impl Shared {
         soon
     }
 
-    /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client
-    /// abandoned it. A barrier that began while the request was in flight may not make the changes of this request
-    /// durable, so these changes need another barrier.
+    /// Records the end of a request that `sends_soon` registered: the client has the reply, or no longer waits for the
+    /// reply. A barrier that began while the request was in flight may not make the changes of this request durable, so
+    /// these changes need another barrier.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }
@@ -159,8 +159,8 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// Checks every history of `STEPS` steps. The barrier must report a loss if and only if the boot number changed
-    /// between a change and the end of its barrier.
+    /// Checks every sequence of `STEPS` events: changes, power losses of the mgr's machine, and barriers. A barrier
+    /// must report a loss if and only if the boot number changed between a change and the end of its barrier.
     #[test]
     fn a_changed_boot_number_reports_the_changes_without_a_barrier_as_lost() {
         const STEPS: u32 = 8;

@@ -411,7 +411,7 @@ impl Shared {
         }
         self.begin_settling(session).await?;
         // If the mgr dropped the state of this client because the lease expired, and did not restart, the mgr refuses
-        // reclaims. It accepts new opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3). So open the files of the
+        // reclaims. The mgr accepts new opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3). So open the files of the
         // refused reclaims again now.
         self.held.open_again(session, refused).await
     }
@@ -441,13 +441,13 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr still considers an earlier connection of the session open, so it refuses DESTROY_SESSION over a
+        // The mgr still considers an earlier connection of the session open, so the mgr refuses DESTROY_SESSION over a
         // connection that is not bound to the session. Bind this connection, and send DESTROY_SESSION again.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and in its grace period it waits for this client owner to reclaim. So register
+            // The mgr has restarted. In its grace period, the mgr waits for this client owner to reclaim. So register
             // again and destroy the new client id, which ends this wait.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;

@@ -1,9 +1,9 @@
 //! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this
 //! client.
 //!
-//! The session knows the stateids of this state, and in which order to reclaim the state after a restart of the mgr. It
-//! passes recalls, revocations and restarts of the mgr to the mount ([`crate::Mount`]), which knows the files that the
-//! state belongs to.
+//! The session knows the stateids of this state, and in which order to reclaim the state after a restart of the mgr.
+//! The session passes recalls, revocations and restarts of the mgr to the mount ([`crate::Mount`]), which knows the
+//! files that the state belongs to.
 
 use super::{Shared, Slot};
 use crate::compound::{Compound, Results};

@@ -16,7 +16,7 @@ const AT_ONCE: usize = 256;
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Finds the state that the mgr has revoked, reports it to the affected files, and acknowledges the revocations. If
+    /// Finds the state that the mgr has revoked, reports it to the mount, and acknowledges the revocations. If
     /// `recallable`, the revoked state includes layouts, so the client drops all layouts.
     ///
     /// Only one search runs at a time, with a pause after it. Otherwise each reply that reports revoked state would

@@ -20,7 +20,7 @@ pub(crate) enum LoanState<L> {
     Never,
 }
 
-/// Where a read of the object gets its bytes, and whether it requests a loan.
+/// Where a read of the object gets its bytes, and whether the client also requests a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ReadFrom<L> {
     /// Read from the file of this loan.

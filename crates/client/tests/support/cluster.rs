@@ -16,8 +16,8 @@ pub struct Cluster {
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
-    /// The addresses at which the mgr and the clients reach the iods: the results of `door` for the addresses on which
-    /// the iods listen.
+    /// The addresses at which the mgr and the clients reach the iods. A test that puts a proxy before each iod passes
+    /// the addresses of the proxies here, through `door` of [`Cluster::start_behind`].
     told: Vec<SocketAddr>,
     unix: bool,
     /// The lease time in seconds. A change applies from the next start of the mgr.

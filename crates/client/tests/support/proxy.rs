@@ -193,7 +193,7 @@ impl Proxy {
     }
 
     /// Delays requests on the connection with this sequence number, counted from 1, and on later connections. The
-    /// server receives them after [`Proxy::let_requests_go`], even if the client has closed the connection.
+    /// server receives these requests after [`Proxy::let_requests_go`], even if the client has closed the connection.
     pub fn hold_requests_from(&self, connection: u64) {
         self.shared.state().keeping = connection;
     }

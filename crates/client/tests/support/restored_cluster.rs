@@ -252,8 +252,8 @@ impl Damage {
         self.path.starts_with("mgr")
     }
 
-    /// Returns whether a read may return wrong bytes without an error. That is so if the damage changed bytes of an
-    /// object in place, and the store of the object has no block checksums.
+    /// Returns whether a read may return wrong bytes without an error. This is so if the store has no block checksums,
+    /// and the damage flipped a bit of an object's bytes or replaced an object by an older copy.
     pub fn excuses(&self, copies: &StoreCopies) -> bool {
         let in_place = match self.how {
             How::Flipped { at, .. } => at >= HEAD,

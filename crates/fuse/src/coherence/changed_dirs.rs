@@ -1,5 +1,5 @@
-//! A cache of the attributes that directories have after the last change by this mount. After such a change, the
-//! kernel drops its own cached attributes of the directory, and requests them before any other operation in the
+//! A cache of the attributes that directories have after the last change by this mount. After such a change, the kernel
+//! drops its own cached attributes of the directory, and requests these attributes before any other operation in the
 //! directory.
 
 use std::collections::HashMap;

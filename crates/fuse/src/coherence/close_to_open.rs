@@ -16,7 +16,7 @@ use types::{Attrs, ByteRange};
 pub(crate) struct Admission {
     /// The `FOPEN_*` flags in the reply to OPEN or CREATE.
     how: u32,
-    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
+    /// Keeps this open in the table of writers; `None` if this open does not write through the page cache.
     writing: Option<Writing>,
 }
 
@@ -104,8 +104,8 @@ impl Coherence {
         PageUse::begin(&self.pages, file, flags, (how & fopen::DIRECT_IO == 0, writing))
     }
 
-    /// Returns the `FOPEN_*` flags for the reply to an open. `how` has the flags with which the open began to use the
-    /// page cache.
+    /// Returns the `FOPEN_*` flags for the reply to an open. `how` has the flags that [`Coherence::admit`] chose for
+    /// this open.
     pub(crate) async fn open_replied(&self, number: u64, how: u32) -> u32 {
         if self.is_shared(number) {
             // The kernel may still have attributes cached that it received before another client opened the file, so

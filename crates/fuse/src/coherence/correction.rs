@@ -13,9 +13,9 @@ use types::{Attrs, ByteRange, FileKind};
 const EIO: Errno = Errno(5);
 const EBUSY: Errno = Errno(16);
 
-/// How long a request waits until the kernel's cached attributes are correct. A separate thread corrects them, and
-/// may have to wait for an inode that the kernel has locked for this very request. In that case, the attributes are
-/// correct for the next request.
+/// How long a request waits until the kernel's cached attributes are correct. A separate thread corrects the
+/// attributes, and may have to wait for an inode that the kernel has locked for this very request. In that case, the
+/// attributes are correct for the next request.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a read or write of a file that other clients use waits for the correction of the kernel's cached
 /// attributes before the call fails.
@@ -187,8 +187,8 @@ fn corrected(
         of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = self_requests::spawn("fuse-correction".to_owned(), correct)?;
-    // The separate thread requests calls that need descriptors of this process. Execute these calls until that thread
-    // has ended.
+    // The separate thread cannot write back the kernel's pages or fetch the attributes, because both need descriptors
+    // of this process. So do both here whenever the separate thread requests it, until that thread has ended.
     while asked.recv().is_ok() {
         let written = if shared { coherence.drop_pages_blocking(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));

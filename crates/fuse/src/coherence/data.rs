@@ -46,9 +46,9 @@ impl Coherence {
         self.write_back.is_on() && self.write_back.is_given_up(number)
     }
 
-    /// Records that a WRITE begins, either of dirty pages (`of_pages`) or of a program's own bytes. For an append, the
-    /// kernel does not know the offset, so the cached size becomes unknown. For a direct write, waits for write-backs
-    /// of pages in its range, and returns a guard.
+    /// Records that a WRITE begins: a write-back of dirty pages (`of_pages`), or the bytes of a program's write(2). For
+    /// an append, the kernel does not know the offset, so the cached size becomes unknown. For a direct write, waits
+    /// for write-backs of pages in its range, and returns a guard.
     pub(crate) async fn write_begins<'a>(
         &self,
         number: u64,
@@ -75,18 +75,18 @@ impl Coherence {
         }
     }
 
-    /// Records that a direct write has ended. Makes the kernel drop pages that it may have read before the servers
-    /// received the written bytes.
+    /// Records that a direct write has ended. Makes the kernel drop pages that the kernel may have read before the
+    /// servers received the written bytes.
     pub(crate) async fn write_ended(&self, number: u64, write: DirectWriteGuard<'_>) {
         if self.write_back.is_on() {
-            // Record the direct write before the check whether the kernel reads pages of the file. If an open began
-            // between the check and the record, it would let the kernel keep pages that are older than this write.
+            // Record the direct write before the check whether the kernel reads pages of the file. An open that began
+            // between the check and the record would let the kernel keep pages that are older than this write.
             self.cache.written_directly(number);
         }
         if self.pages.are_read(number) {
             // The kernel dropped the pages of the written range before it sent the direct write. But the kernel may
-            // have read some of these pages again before the servers received the written bytes, so make it drop these
-            // pages again.
+            // have read some of these pages again before the servers received the written bytes, so make the kernel
+            // drop these pages again.
             Box::pin(self.drop_pages(number)).await;
         } else if let Some((range, mark)) = write.written() {
             Box::pin(self.drop_pages_of(number, range)).await;
@@ -130,7 +130,7 @@ impl Coherence {
         self.pages.changed_otherwise(number);
     }
 
-    /// Records that a program syncs a file, or that the kernel syncs it at the end of a synchronous write of
+    /// Records that a program syncs a file, or that the kernel syncs the file at the end of a synchronous write of
     /// `thread`.
     pub(crate) fn fsync_begins(&self, thread: u32, number: u64) {
         self.write_back.thread_writes(number, thread, None);
@@ -148,15 +148,15 @@ impl Coherence {
         }
     }
 
-    /// Returns whether `mtime` is the modification time that the mount last sent to the kernel. If so, no program has
-    /// set this time.
+    /// Returns whether `mtime` equals the modification time that the kernel is known to have cached. If so, no program
+    /// has set this time.
     pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
         let cached = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
         cached.is_some() && mtime == cached
     }
 
-    /// Records that a program has locked an open file. Makes the kernel drop its cached pages, and corrects its
-    /// cached size.
+    /// Records that a program has locked an open file. Makes the kernel drop the cached pages of the file, and corrects
+    /// the size that the kernel has cached.
     pub(crate) async fn lock_taken(&self, thread: u32, number: u64, open: &OpenFile) -> Result<(), Errno> {
         self.drop_pages(number).await;
         let attrs = open.file.refresh().await?;

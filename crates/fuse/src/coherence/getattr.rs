@@ -1,5 +1,5 @@
-//! GETATTR: the kernel requests attributes before each read and write of a file that other clients use. Before it
-//! replies, the mount makes the kernel drop or correct stale cached data.
+//! GETATTR: the kernel requests attributes before each read and write of a file that other clients use. Before the
+//! mount replies, it makes the kernel drop or correct stale cached data.
 
 use crate::Errno;
 use crate::caller_syscall::{self, Call};
@@ -18,7 +18,7 @@ pub(crate) struct Before {
     shared: bool,
     /// Whether the mount made the kernel drop its cached pages of the file.
     stale: bool,
-    /// Whether the file is open on this mount, other clients use it, and write-back is on.
+    /// True if write-back is on, the file is open on this mount, and other clients use the file.
     of_write_back: bool,
 }
 
@@ -45,8 +45,8 @@ impl Caller {
 }
 
 impl Coherence {
-    /// Records that the kernel requests the attributes of a file; dropping the returned guard ends the request.
-    /// Returns `None` if the file is not open.
+    /// Records that the kernel requests the attributes of a file. Dropping the returned guard records that the mount
+    /// has replied. Returns `None` if the file is not open.
     pub(crate) fn getattr_begins(&self, number: u64) -> Option<GetattrGuard> {
         self.pages.begin_getattr(number)
     }
@@ -59,9 +59,10 @@ impl Coherence {
         Some((delegation, !open.pages.are_pages_of(delegation)))
     }
 
-    /// Returns attributes and their lifetime for a kernel that is about to read an open file from its pages
-    /// ([`crate::abi::init::AUTO_INVAL_DATA`]). Returns `None` unless this mount has a delegation of the file and
-    /// does not use write-back. Under a delegation the pages are valid, so no request to the mgr is necessary.
+    /// Returns the attributes and their lifetime for the reply to a GETATTR that the kernel sends before it reads its
+    /// cached pages of an open file ([`crate::abi::init::AUTO_INVAL_DATA`]). Under a delegation these pages are valid,
+    /// so no request to the mgr is necessary. Returns `None` with write-back, or if the pages may be older than the
+    /// delegation; the caller then requests the attributes from the mgr.
     pub(crate) async fn attributes_for_reading(&self, number: u64, open: &OpenFile) -> Option<(Attrs, Duration)> {
         let (_, older) = Coherence::delegation(Some(open))?;
         if older || self.write_back.is_on() {
@@ -115,8 +116,8 @@ impl Coherence {
     ) -> Result<(), Errno> {
         let forgot = || self.is_shared(number) && self.pages.had_recent_invalidation(number, UNDER_WAY);
         if !self.write_back.is_on() && (before.stale || forgot()) {
-            // The kernel has dropped pages since it sent this GETATTR, so it discards the reply. Make the kernel
-            // request the size again.
+            // The kernel has dropped pages since it sent this GETATTR, so the kernel discards the reply. Make the
+            // kernel request the size again.
             Box::pin(self.show_size(number)).await;
         }
         let by_program = before.shared && self.kernel_sizes.set_by(thread).is_none();
@@ -127,7 +128,7 @@ impl Coherence {
         };
         // A caller that has the inode locked cannot wait for the correction of the kernel's attributes, because the
         // correction waits for this lock. A caller that is about to read or write does not have the inode locked, so
-        // it can wait.
+        // this caller can wait.
         match (caller, of_write_back) {
             (Caller::SeeksTheEnd, Some(open)) => Box::pin(self.raise_size(open, attrs.size)).await,
             (Caller::MovesData(range), _) if by_program => {

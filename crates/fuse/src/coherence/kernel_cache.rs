@@ -16,7 +16,8 @@ pub(super) struct KernelCache(Mutex<Record>);
 #[derive(Clone, Default)]
 struct Record {
     files: HashMap<u64, Cached>,
-    /// Number of changes of recorded sizes, over all files, except changes by [`KernelCache::shown`].
+    /// Number of times that a recorded size was set or became unknown, over all files. [`KernelCache::grew`],
+    /// [`KernelCache::may_take_own`] and [`KernelCache::shown`] do not count.
     doubts: u64,
 }
 
@@ -78,7 +79,7 @@ impl KernelCache {
     }
 
     /// Records that the kernel receives the given attributes of a file. Returns whether they differ from the attributes
-    /// that it received before.
+    /// that the kernel received before.
     pub(super) fn attrs_sent(&self, number: u64, attrs: &Attrs) -> bool {
         let mut record = self.record();
         let Some(cached) = record.files.get_mut(&number) else { return false };
@@ -152,29 +153,29 @@ impl KernelCache {
         }
     }
 
-    /// Records that the kernel has written up to `end`, and raises its cached size to at least `end`.
+    /// Records that the kernel has written the file up to `end`, so the kernel's cached size is at least `end`.
     pub(super) fn grew(&self, number: u64, end: u64) {
         if let Some((size, _)) = self.record().files.get_mut(&number).and_then(|cached| cached.size.as_mut()) {
             *size = end.max(*size);
         }
     }
 
-    /// Records that a read of a page found the end of the file at `end`. If the kernel has a larger size cached, it
-    /// may lower this size to `end`.
+    /// Records that a read of a page found the end of the file at `end`. If the kernel has a larger size cached, the
+    /// kernel may lower this size to `end`.
     pub(super) fn may_end_at(&self, number: u64, end: u64) {
         if self.size_and_time(number).is_some_and(|(size, _)| size > end) {
             self.is_unknown(number);
         }
     }
 
-    /// Returns the number of changes of recorded sizes, for [`KernelCache::shown`]. The caller takes this number
-    /// before it reads the kernel's cached size.
+    /// Returns the number of counted changes of recorded sizes, for [`KernelCache::shown`]. The caller takes this
+    /// number before it reads the kernel's cached size.
     pub(super) fn doubts(&self) -> u64 {
         self.record().doubts
     }
 
-    /// Records the size that the mount has read from the kernel's cache. Has no effect if any recorded size has
-    /// changed since the caller took `doubts` from [`KernelCache::doubts`].
+    /// Records the size that the mount has read from the kernel's cache. Has no effect if [`KernelCache::doubts`] no
+    /// longer returns `doubts`, because the size may then be outdated.
     pub(super) fn shown(&self, number: u64, size: u64, doubts: u64) {
         let mut record = self.record();
         if record.doubts == doubts
@@ -185,8 +186,9 @@ impl KernelCache {
     }
 
     /// Records an open of a file. Returns whether the kernel's cached pages belong to the opened version of the file.
-    /// If not, the kernel drops these pages, and pages that it reads later belong to the opened version. A reply to a
-    /// request other than an open proves nothing: the kernel accepts the attributes in the reply and keeps its pages.
+    /// If not, the kernel drops these pages, and pages that the kernel reads later belong to the opened version. A
+    /// reply to a request other than an open proves nothing: the kernel accepts the attributes in the reply and keeps
+    /// its pages.
     pub(super) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
         let now = Some(version(attrs));
         self.record().files.get_mut(&number).is_some_and(|cached| {

@@ -16,7 +16,7 @@ use types::{Attrs, Timestamp};
 
 /// The type of FUSE file handles: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
 const FILEID_INO64_GEN: i32 = 0x81;
-/// Largest number of statx(2) calls in one call of [`KernelSizes::expire`] or [`KernelSizes::show_size`].
+/// Largest number of attempts in one call of [`KernelSizes::expire`] or [`KernelSizes::show_size`].
 const EXPIRES: usize = 1000;
 /// Length in bytes of a FUSE file handle: both halves of the node id, and the generation.
 const FILEID_LEN: usize = 12;
@@ -191,18 +191,18 @@ impl KernelSizes {
         Ok((file, cached))
     }
 
-    /// Makes the kernel cache the size and modification time in `attrs`. If the kernel already has both cached,
-    /// returns `None`. Otherwise sets the attributes that `refresh` returns, and returns these attributes. May wait
-    /// for a program's call that has the inode locked, such as a write. So a thread that replies to requests must not
-    /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
-    /// file system.
+    /// Corrects the size and modification time that the kernel has cached, if they differ from `attrs`. Returns the
+    /// attributes that this function has set, or `None` if it has not set the size. May wait for a program's call that
+    /// has the inode locked, such as a write. So a thread that replies to requests must not call this function. Needs
+    /// its own thread ([`crate::self_requests`]), because it makes requests to this very file system.
     ///
-    /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. `shared` says that other
-    /// clients use the file while the kernel writes it through its page cache. For a shared file, this function
-    /// compares the time only if `times` is true, and if only the time differs, it sets the time and returns `None`.
-    /// If the size of a shared file differs, this function first sets a time that no later write sets, and then calls
-    /// `refresh`, which writes back earlier writes. The handler of the SETATTR that sets the size checks whether the
-    /// file still has this time, and so detects a later write by a program.
+    /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. `shared`: other clients
+    /// use the file while the kernel writes it through its page cache. `times`: for a shared file, correct the time
+    /// even if the size is right.
+    ///
+    /// Before it corrects the size of a shared file, this function sets a modification time that no later write sets.
+    /// The mount's handler of the SETATTR with the new size checks whether the file still has this time. If not, a
+    /// program has written to the file since then.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.

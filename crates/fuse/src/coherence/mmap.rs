@@ -5,9 +5,9 @@
 //! kernel later writes back the whole page, with old bytes. So the mount keeps copies of recently read pages as the
 //! kernel received them: their *twins* (see [`crate::coherence::page_twins`]).
 //!
-//! If the kernel has recently read pages of a direct write's range, the mount makes it drop them again after the write.
-//! If the kernel writes back pages of this range during the direct write, the mount writes only the bytes that differ
-//! from the twins.
+//! If the kernel has recently read pages of a direct write's range, the mount makes the kernel drop these pages again
+//! after the write. If the kernel writes back pages of this range during the direct write, the mount writes only the
+//! bytes that differ from the twins.
 
 use crate::coherence::page_twins::{PAGE, differing};
 use client::Segment;
@@ -17,10 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::ByteRange;
 
-/// Largest number of bytes of a generation of a file's twins. When the younger generation exceeds this number, it
-/// replaces the older generation. So the mount keeps the twins of the last `GENERATION` bytes that the kernel has
-/// read, and at most about twice as many. The mount assumes that the kernel reads fewer bytes of the file between
-/// dropping the pages for a direct write and sending the write.
+/// Largest number of bytes of a generation of a file's twins. When the younger generation exceeds this number, the
+/// younger generation replaces the older generation. So the mount keeps the twins of the last `GENERATION` bytes that
+/// the kernel has read, and at most about twice as many. The mount assumes that the kernel reads fewer bytes of the
+/// file between dropping the pages for a direct write and sending the write.
 const GENERATION: usize = 8 << 20;
 
 /// The page twins of an open file, and its reads, write-backs and direct writes in progress.
@@ -58,7 +58,8 @@ struct Twin {
     /// Whether the kernel has dropped the page. The kernel may still be writing the page back, and waits for this
     /// write-back before it reads the page again.
     gone: bool,
-    /// The smallest range of the page that contains all direct writes since this twin was made.
+    /// The smallest range of the page that contains all direct writes that were in progress when this twin was made, or
+    /// that have ended since then.
     written_directly: Option<ByteRange>,
 }
 
@@ -82,13 +83,13 @@ struct DirectWrite {
     got: bool,
 }
 
-/// Guard of a read that fills pages of the kernel's page cache. Dropping the guard ends the read.
+/// Guard of a read that fills pages of the kernel's page cache. Dropping the guard records that the read has ended.
 pub(crate) struct PageReadGuard<'a>(&'a MappedPages, u64);
 
-/// Guard of a write-back of pages by the kernel. Dropping the guard ends the write-back.
+/// Guard of a write-back of pages by the kernel. Dropping the guard records that the write-back has ended.
 pub(crate) struct WriteBackGuard<'a>(&'a MappedPages, u64);
 
-/// Guard of a direct write. Dropping the guard ends the write.
+/// Guard of a direct write. Dropping the guard records that the write has ended.
 pub(crate) struct DirectWriteGuard<'a>(&'a MappedPages, u64, ByteRange);
 
 impl MappedPages {
@@ -113,8 +114,8 @@ impl MappedPages {
         (WriteBackGuard(self, id), runs)
     }
 
-    /// Begins a direct write. Waits until the write-backs of pages in its range that are in progress have ended,
-    /// because they write older bytes.
+    /// Begins a direct write. First waits until all write-backs of pages in its range that are in progress have ended,
+    /// because these write-backs write older bytes.
     pub(super) async fn begin_direct_write(&self, range: ByteRange) -> DirectWriteGuard<'_> {
         let (id, waits) = self.state().write_begins(range);
         let past = DirectWriteGuard(self, id, range);
@@ -136,8 +137,8 @@ impl MappedPages {
         }
     }
 
-    /// Records the bytes of a write-through write: the kernel has put them into its page cache and sends them to the
-    /// mount.
+    /// Records the bytes of a write-through write: the kernel has put these bytes into its page cache, and sends them
+    /// to the mount.
     pub(super) fn has_now(&self, offset: u64, data: &[u8]) {
         self.state().has_now(offset, data);
     }
@@ -423,7 +424,7 @@ mod tests {
         server: Vec<u8>,
         model: Vec<u8>,
         pages: [Page; 2],
-        /// Two direct writers: the stage, the cell and the byte value of each.
+        /// For each of the two direct writers: the progress, the file offset, and the byte value of its write.
         writers: [(Stage, usize, u8); 2],
     }
 
@@ -434,8 +435,8 @@ mod tests {
             Model { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
         }
 
-        /// Executes the next step of one actor (a direct writer, the program with the mapping, or the kernel), if the
-        /// actor can make a step.
+        /// Executes the next action of one actor (a direct writer, the program with the mapping, or the kernel), unless
+        /// the actor has to wait for another actor.
         fn step(&mut self, actor: u8, at: usize, byte: u8) {
             match actor % 5 {
                 0 | 1 => self.begin_direct_write(usize::from(actor % 5), at, byte),
@@ -462,8 +463,8 @@ mod tests {
                     page.is_dirty = true;
                     self.model[at] = byte;
                 }
-                // The kernel reads the page only after the write-back in progress has ended, so this step waits for its
-                // end.
+                // The kernel reads the page only after a write-back in progress has ended. Until then, the program
+                // waits, so do nothing.
                 None if page.writing_back.is_none() => {
                     page.is_locked = true;
                     page.filling = Some(Fill::Asked);
@@ -598,7 +599,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
         /// Two direct writers and one program that stores to a mapping change different bytes of the same pages. Each
-        /// byte keeps the last value written to it, for every order of the steps of the kernel and the mount.
+        /// byte keeps the last value written to it, in whatever order the kernel and the mount execute the writes.
         #[test]
         fn mapped_writes_and_other_writes_do_not_undo_each_other(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
             let mut model = Model::new();

@@ -27,7 +27,7 @@ struct FilePages {
     /// Written-back pages that are not durable yet. A sync or close of each open that may have written to these pages
     /// makes them durable.
     unsynced: Unsynced,
-    /// Page twins for mappings through opens that otherwise bypass the page cache.
+    /// Keeps memory mappings of the file coherent with direct I/O (`mmap.rs`).
     mapped: MappedPages,
     /// The number of the delegation under which the kernel has read all its cached pages of the file.
     read_under: AtomicU64,
@@ -52,7 +52,8 @@ struct Invalidations {
 /// Pages that the kernel may keep for a short time (`pages::SHARED_KEPT`) although other clients use the file.
 #[derive(Default)]
 struct SharedPages {
-    /// Whether a pending task will make the kernel drop the pages that it reads now.
+    /// Whether a waiting task will make the kernel drop its pages, including pages that the kernel reads during the
+    /// wait.
     expected: AtomicBool,
     /// Number of unfinished tasks that will make the kernel drop pages of the file.
     left: AtomicU64,
@@ -66,14 +67,14 @@ pub(crate) struct PageUse {
     cached: bool,
     /// Whether the program opened the file for writing.
     writes: bool,
-    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
+    /// Keeps this open in the table of writers; `None` if this open does not write through the page cache.
     writing: Option<Writing>,
     /// The page state of the file. All opens share this state, because the kernel reads and writes back pages through
     /// any open.
     pages: Arc<FilePages>,
 }
 
-/// Guard of a GETATTR for an open file. Dropping the guard ends the GETATTR.
+/// Guard of a GETATTR for an open file. Dropping the guard records that the mount has replied.
 pub(crate) struct GetattrGuard(Arc<FilePages>);
 
 impl Drop for GetattrGuard {
@@ -84,7 +85,7 @@ impl Drop for GetattrGuard {
     }
 }
 
-/// Guard of a request to the kernel to drop pages. Dropping the guard ends the request.
+/// Guard of a request to the kernel to drop pages. Dropping the guard records that the request has ended.
 pub(super) struct InvalidationGuard(Arc<FilePages>);
 
 impl Drop for InvalidationGuard {
@@ -95,11 +96,12 @@ impl Drop for InvalidationGuard {
     }
 }
 
-/// Guard of a task that will make the kernel drop pages of a file that other clients use.
+/// Guard of a task that makes the kernel drop pages of a file that other clients use. Dropping the guard records that
+/// the task has ended.
 pub(super) struct SharedPagesGuard(Arc<FilePages>);
 
 impl SharedPagesGuard {
-    /// Records that the task of this guard will not make the kernel drop pages that the kernel reads from now on.
+    /// Records that the task now begins to drop pages. Pages that the kernel reads from now on need another task.
     pub(super) fn expire(&self) {
         self.0.shared_pages.expected.store(false, SeqCst);
     }
@@ -177,12 +179,12 @@ impl PageUse {
         if self.writes { self.pages.unsynced.due() } else { None }
     }
 
-    /// Records that the first `due` write-backs of dirty pages are durable.
+    /// Records that the write-backs that [`PageUse::due`] returned are durable.
     pub(crate) fn made_durable(&self, due: u64) {
         self.pages.unsynced.made_durable(due);
     }
 
-    /// Returns the page twins that protect mappings of the file from direct writes.
+    /// Returns the state that keeps memory mappings of the file coherent with direct I/O.
     pub(super) fn mapped(&self) -> &MappedPages {
         &self.pages.mapped
     }
@@ -192,7 +194,7 @@ impl PageUse {
         self.pages.read_under.load(SeqCst) == delegation
     }
 
-    /// Records that the kernel has dropped the pages that it read before the mount got the given delegation.
+    /// Records that the kernel has dropped the pages that the kernel read before the mount got the given delegation.
     pub(super) fn pages_begin_under(&self, delegation: u64) {
         self.pages.read_under.fetch_max(delegation, SeqCst);
     }

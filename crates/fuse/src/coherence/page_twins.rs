@@ -21,8 +21,8 @@ pub(super) struct PageTwins {
     pages: BTreeMap<u64, Twin>,
     /// The sequence number of the mount's last request to the kernel to drop pages of the file.
     age: u64,
-    /// The size of the file when the kernel last received it. Pages after this end that the kernel has not read
-    /// contain only zeros from the kernel.
+    /// The file size that the kernel last received. A page that begins at or after this offset and has no twin
+    /// contained only zeros before programs wrote to it.
     end: u64,
     /// A lower bound of the size that the kernel has cached for the file, or `None` if the mount knows no bound.
     min_cached_size: Option<u64>,
@@ -35,8 +35,8 @@ pub(super) struct PageTwins {
 pub(super) struct Changed {
     /// The ranges of bytes that programs wrote, found by comparing each page with its twin.
     pub(super) runs: Vec<Range<usize>>,
-    /// The end of the written-back bytes, if it is beyond the size that the kernel had cached. The file must be at
-    /// least this long.
+    /// The end offset of the written-back bytes, if the write-back may have extended the file. The mount must then make
+    /// the file at least this long.
     pub(super) end: Option<u64>,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct Changed {
 struct Twin {
     /// The bytes of the page; in the last page of the file, up to the end of the file.
     bytes: Box<[u8]>,
-    /// The sequence number of the last request to drop pages of the file (`PageTwins::age`) when the kernel read the
-    /// page.
+    /// The value of `PageTwins::age` when the mount made this twin: the sequence number of the last drop request before
+    /// that.
     since: u64,
 }
 
@@ -64,8 +64,8 @@ pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut 
 
 impl Default for PageTwins {
     fn default() -> Self {
-        // The kernel may have read pages before this table of twins existed. With this `end`, all pages without a twin
-        // count as pages before the end of the file, and so as completely written by programs.
+        // The kernel may have read pages before this table of twins existed. With the largest `end`, all pages without
+        // a twin lie before the end of the file, so the mount writes back these pages as a whole.
         PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, min_cached_size: None, writing: HashMap::new() }
     }
 }
@@ -207,8 +207,8 @@ impl PageTwins {
         self.age
     }
 
-    /// Records that the kernel has dropped pages of a range: all pages that it read before the drop request with the
-    /// sequence number `age`, and perhaps newer pages.
+    /// Records that the kernel has dropped pages of a range: all pages that the kernel read before the drop request
+    /// with the sequence number `age`, and perhaps newer pages.
     pub(super) fn pages_dropped(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
@@ -285,7 +285,8 @@ mod tests {
         twins.thread_writes(2, range(98, 6));
         pages[103..106].fill(2);
         assert_eq!(runs(&mut twins, 0, &pages), vec![98..106]);
-        // The threads write adjacent and overlapping ranges, whose bytes the mount writes as a whole.
+        // The threads write adjacent and overlapping ranges. The mount writes all bytes of these ranges, also byte 64,
+        // which equals the twin.
         twins.thread_writes(1, range(0, 50));
         twins.thread_writes(2, range(40, 20));
         twins.thread_writes(3, range(60, 5));
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
 
-    /// A step of the test: two clients write a file of three pages, and one of them uses a page cache.
+    /// An event in a test in which two clients write a file of three pages. Only one of the clients uses a page cache.
     #[derive(Clone, Debug)]
     enum Step {
         /// A program writes through the page cache. The kernel reads a page before the program writes a part of the

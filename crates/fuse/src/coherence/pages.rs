@@ -10,8 +10,9 @@ use std::io;
 use std::time::Duration;
 use types::{Attrs, ByteRange};
 
-/// How long the kernel may take to apply a reply, and the largest number of waits of this length.
+/// How long the kernel may take to apply a reply.
 const QUIET: Duration = Duration::from_millis(1);
+/// Largest number of pauses of length [`QUIET`] in one call of [`Coherence::wait_for_quiet`].
 const QUIET_TRIES: usize = 20;
 /// Longest time for which the kernel keeps pages of a file that other clients use.
 pub(super) const SHARED_KEPT: Duration = Duration::from_millis(50);

@@ -36,9 +36,9 @@ impl UpperCache for RecallHandler {
                 coherence.drop_pages(file.0).await;
             }
             if let Some(open) = coherence.opens.writing(file.0).filter(|_| newly_shared) {
-                // From now on, other clients may extend the file. The kernel fills bytes that it does not know with
-                // zeros. Such zeros after the present end of the file must not replace bytes of other clients, so
-                // record this end.
+                // From now on, other clients may extend the file. The kernel fills bytes after its cached end of the
+                // file with zeros. Such zeros after the present end of the file must not replace bytes of other
+                // clients, so record this end.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
             // Expire the kernel's cached attributes, so that the kernel requests them before the next read or seek to
@@ -75,8 +75,8 @@ impl UpperCache for RecallHandler {
         coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, true));
         let flushed = self.flush_and_invalidate(file);
         Box::pin(async move {
-            // The kernel tries to write back its dirty pages. The mount refuses them, so the kernel reports an error to
-            // the program that wrote them.
+            // The kernel tries to write back its dirty pages. The mount refuses these pages, so the kernel reports an
+            // error to the program that wrote the pages.
             flushed.await;
             coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, false));
         })
@@ -107,7 +107,8 @@ impl Coherence {
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes())).await
     }
 
-    /// Returns the result of [`Coherence::ends_synchronous_write`], but false if the program requires durable bytes.
+    /// Like [`Coherence::ends_synchronous_write`], but returns false if the flags of the system call may require that
+    /// the bytes are durable when the call returns.
     pub(crate) async fn ends_lazy_write(&self, thread: u32) -> bool {
         // Boxed, because few mounts are synchronous, and otherwise every request reserves memory for this future.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes_lazily())).await

@@ -16,7 +16,8 @@ const MOST: usize = 2048;
 /// Attributes that the kernel has just received, by file number.
 #[derive(Default)]
 pub(super) struct RecentAttrs {
-    /// Number of beginnings and ends of operations that may change attributes of any file.
+    /// Number of times that attributes of some file may have changed. An operation that may change attributes counts
+    /// when it begins, and again when it ends.
     changes: AtomicU64,
     entries: Mutex<HashMap<u64, RecentEntry>>,
 }
@@ -35,7 +36,7 @@ struct RecentEntry {
     mark: Mark,
 }
 
-/// Guard of an operation that may change attributes. Dropping the guard ends the operation.
+/// Guard of an operation that may change attributes. Dropping the guard records that the operation has ended.
 pub(crate) struct Change<'a>(&'a RecentAttrs);
 
 impl Drop for Change<'_> {

@@ -1,5 +1,5 @@
-//! Replies with attributes: for how long the kernel may cache the attributes, and the record of the attributes that
-//! it has cached.
+//! Replies with attributes: how long the kernel may cache the attributes of a reply, and the record of the attributes
+//! that the kernel has cached.
 
 use crate::abi;
 use crate::coherence::Coherence;
@@ -28,8 +28,8 @@ impl Coherence {
         self.recent_attrs.is_good(mark)
     }
 
-    /// Records that an operation begins that may change attributes of any file. Dropping the returned guard ends the
-    /// operation.
+    /// Records that an operation begins that may change attributes of any file. Dropping the returned guard records
+    /// that the operation has ended.
     pub(crate) fn change_begins(&self) -> Change<'_> {
         self.recent_attrs.change()
     }
@@ -53,11 +53,11 @@ impl Coherence {
         self.replied(number, attrs);
         self.keep_pages(number, attrs);
         let valid = self.attrs_lifetime(number);
-        // `valid` is zero if other clients may write the file. Check this here, because a notification before this
-        // reply has no effect if the kernel has no inode of the file yet.
+        // `valid` is zero if other clients may write the file. An `INVAL_INODE` notification cannot replace this check,
+        // because before this reply the kernel may have no inode of the file.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
             // If the attributes have no lifetime, the kernel sends GETATTR when a program needs them, and the mount
-            // corrects the kernel's cache before it replies.
+            // corrects the kernel's cache before the mount replies.
             return Duration::ZERO;
         }
         if let Some(mark) = mark {

@@ -23,11 +23,12 @@ pub(super) struct Resizing(Mutex<HashMap<u64, SizeRequests>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct SizeRequests {
     requests: usize,
-    /// Whether another client has set the size of the file during these requests of this mount.
+    /// Whether another client has set the size of the file during one of these requests. [`Request::has_missed`]
+    /// returns and clears this flag.
     missed: bool,
 }
 
-/// Guard of a request that is setting the size of a file. Dropping the guard ends the request.
+/// Guard of a request that is setting the size of a file. Dropping the guard records that the request has ended.
 pub(crate) struct Request<'a>(&'a Resizing, u64);
 
 impl Resizing {
@@ -117,9 +118,9 @@ impl Coherence {
     }
 
     /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel has the inode locked while it
-    /// waits for the attributes, so a thread of the mount process cannot set the size by a truncate, which needs the
-    /// inode lock too. Instead the mount stores the last byte of the file in the page cache (`FUSE_NOTIFY_STORE`),
-    /// which extends the cached size.
+    /// waits for attributes from the mount, so a thread of the mount process cannot set the size by a truncate, which
+    /// needs the inode lock too. Instead the mount stores the last byte of the file in the page cache
+    /// (`FUSE_NOTIFY_STORE`), which extends the cached size.
     pub(super) async fn raise_size(&self, open: &OpenFile, size: u64) {
         let number = open.file.node().id.0;
         let cached_size = self.ask_of_self(number, KernelSizes::size).await;

@@ -39,7 +39,7 @@ impl SyncMount {
 
     /// Waits until no other task turns synchronous writes on or off, and then turns them on if `wanted` returns true,
     /// and off otherwise. A change makes the kernel write back all dirty pages of the mount. So the handler of a
-    /// request must not await this function if these writes may wait for the handler.
+    /// request must not await this function if this write-back may wait for the handler.
     pub(super) async fn settle(&self, wanted: impl Fn() -> bool) {
         let _turn = self.switching.lock().await;
         let wanted = wanted();

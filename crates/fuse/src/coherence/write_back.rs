@@ -6,9 +6,9 @@
 //! its pages, and then returns the delegation. Opens that already use the page cache continue to use it, and the file
 //! is *shared*.
 //!
-//! The attributes of a shared file have no lifetime, so the kernel requests them before each read and write. Before
-//! it replies, the mount makes the kernel write back and drop its pages. Each write(2) is written back before it
-//! returns ([`crate::coherence::sync_mount`]).
+//! The attributes of a shared file have no lifetime, so the kernel requests them before each read and write. Before the
+//! mount replies, it makes the kernel write back and drop its pages. Each write(2) is written back before it returns
+//! ([`crate::coherence::sync_mount`]).
 
 use crate::coherence::kernel_size;
 use crate::coherence::page_twins::{self, PageTwins};
@@ -193,8 +193,8 @@ impl WriteBack {
         self.writers.table().get_mut(&number).map(|cached| cached.twins.begin_dropping())
     }
 
-    /// Records that the kernel has dropped the pages of a range that it read before the drop request with the sequence
-    /// number `age`.
+    /// Records that the kernel has dropped the pages of a range that the kernel had read before the call of
+    /// [`WriteBack::begin_invalidation`] that returned `age`.
     pub(super) fn end_invalidation(&self, number: u64, age: u64, range: ByteRange) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
             cached.twins.pages_dropped(age, range);

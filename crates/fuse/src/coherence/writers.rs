@@ -17,7 +17,7 @@ pub(super) struct Cached {
     pub(super) shared: bool,
     /// Whether the mount refuses the kernel's dirty pages of the file.
     pub(super) given_up: bool,
-    /// Twins of the file's pages, as the kernel read them while other clients use the file.
+    /// The page twins of the file, which the mount makes only while other clients use the file.
     pub(super) twins: PageTwins,
 }
 

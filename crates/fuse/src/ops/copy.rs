@@ -21,7 +21,8 @@ pub(crate) async fn copy(fs: &FileSystem, header: &Header, from: (u64, u64), to:
     let range = ByteRange::new(from.1, len.min(MOST)).ok_or(EINVAL)?;
     fs.drop_privileges_of(header, &target).await?;
     let copied = target.file.copy_range(to.1, &source.file, range).await?;
-    // After the reply, the kernel drops its pages of the target range, so record the change before the reply.
+    // After the reply, the kernel drops its cached pages of the target range. So the mount updates its own records of
+    // these pages before the reply.
     fs.coherence.range_changed(target.file.node().id.0, ByteRange { offset: to.1, len: copied });
     fs.coherence.size_may_change(target.file.node().id.0);
     Ok(Body::with_capacity(8).u32(copied as u32).u32(0).reply())

@@ -37,8 +37,8 @@ pub(crate) async fn create(
     };
     let mark = fs.coherence.directory_mark();
     let (file, after) = match mount.create_telling(&dir, name, options).await {
-        // Another client created the file before this request, and this caller may not read it. So open it only for
-        // writing.
+        // The name probably exists already: another client has created the file, and this caller may not read it. So
+        // try to open the file only for writing.
         Err(error) if alone && error.is(Status::Access) => {
             let open = OpenFlags { read: false, ..options.open };
             mount.create_telling(&dir, name, CreateOptions { open, alone: false, ..options }).await?
@@ -54,7 +54,8 @@ pub(crate) async fn create(
         Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
     fs.coherence.directory_changed(header.node, after, mark);
-    // If another client created the file, the kernel may already have its inode, with another size.
+    // If another client created the file earlier, the kernel may have cached an inode of the file with an old size. So
+    // the mount must not treat the file as new.
     let new = !fs.nodes.is_known(file.node().id.0);
     // Decide the use of the page cache before the mount builds a reply with attributes: if the kernel may write the
     // file through its page cache, these attributes get no lifetime.

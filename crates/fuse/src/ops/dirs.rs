@@ -11,8 +11,9 @@ use types::FileKind;
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-/// Executes OPENDIR. If the mgr has to check the path of the directory, the same request also fetches the first page
-/// of entries. The program probably needs this page next. READDIR checks the read permission.
+/// Executes OPENDIR. If the mgr has to check the path of the directory, the same request also fetches the first page of
+/// entries, which the program probably needs next. OPENDIR succeeds even if the caller may not read the directory:
+/// READDIR then fails.
 pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
     let mut reading = Reading::default();
     let (mount, node) = (fs.by_name(header), fs.node(header)?);

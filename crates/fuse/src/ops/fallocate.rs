@@ -39,7 +39,8 @@ pub(crate) async fn fallocate(
         KEEP_SIZE | ZERO_RANGE_KEEP_SIZE => {
             let mut size = file.refresh().await?.size;
             if size < range.end() && fs.coherence.is_written(header.node) {
-                // The end of the file may be only in the page cache, so make the kernel write its pages back.
+                // The kernel's page cache may have bytes after the end of the file that the mgr knows. So make the
+                // kernel write its pages back before the mount requests the size again.
                 fs.coherence.drop_pages(header.node).await;
                 size = file.refresh().await?.size;
             }

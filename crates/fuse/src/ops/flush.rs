@@ -18,8 +18,8 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
             Err(_) => fs.coherence.write_failed(header.node),
         }
     }
-    // Record the close of the descriptor before the reply, because the kernel's next request for this open may be
-    // RELEASE.
+    // Record the close in the table of lock owners before the reply. After the reply, the kernel may send RELEASE for
+    // this open, and the record of the RELEASE must replace the record of the close.
     fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

@@ -13,14 +13,14 @@ const EINVAL: Errno = Errno(22);
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const UNLOCK: u32 = 2;
-/// The last byte that the kernel gives for a lock that extends to the end of the file.
+/// The offset of the last byte in the kernel's request for a lock that extends to the end of the file (`OFFSET_MAX`).
 const END: u64 = i64::MAX as u64;
 
 fn range(lock: &Lock) -> Result<ByteRange, Errno> {
     if lock.start > lock.end.min(END) {
         return Err(EINVAL);
     }
-    // The range of the lock ends at the last byte that the kernel can name, because locks cannot include later bytes.
+    // No byte of a file has an offset above `END`, so end the range of the lock there.
     Ok(ByteRange { offset: lock.start, len: lock.end.min(END) - lock.start + 1 })
 }
 
@@ -62,9 +62,10 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
 /// Executes SETLK and SETLKW: locks or unlocks a range. With `sleep`, waits until conflicting locks end.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    // If this mount has no delegation, the page cache lacks writes that other clients made under earlier locks, and has
-    // the only copy of writes under this lock. So the lock and the unlock make the kernel write back and drop its
-    // pages. Check for the delegation each time, because the mount may lose it while the call waits for a lock.
+    // Without a write delegation, other clients may write the file. At the lock, the page cache may lack their writes.
+    // At the unlock, the page cache may have writes that other clients cannot see yet. So both make the kernel write
+    // back and drop its pages. Check for the delegation each time: the mount may lose it while the call waits for a
+    // lock.
     let cached = || open.pages.is_cached() && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
@@ -86,7 +87,8 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if cached()
         && let Err(error) = fs.coherence.lock_taken(header.pid, header.node, &open).await
     {
-        // The caller receives an error and does not release its new lock, so release the lock here.
+        // The mount has got the lock, but not the current attributes of the file. The caller receives this error, and
+        // will not release the lock, so release the lock here.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
         return Err(error);
     }
@@ -109,8 +111,8 @@ async fn take(
         None if open.file.may_lock(what.1) || !lock.flock => &open.file,
         None => {
             let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
-            // Release the owner's lock through the first open, because the lock through the second open does not
-            // replace it. Another caller may get the lock between this unlock and the new lock, as flock(2) permits.
+            // A lock through the second open does not replace a lock that the same owner got through the first open, so
+            // release that lock first. Another caller may get a lock in between: flock(2) does not convert atomically.
             open.file.unlock(lock.owner, what.0).await?;
             file
         }

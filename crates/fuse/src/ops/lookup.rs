@@ -19,8 +19,8 @@ pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
             Ok(entry.reply())
         }
         Err(error) if error.is(Status::NoEnt) => {
-            // The name does not exist, so the kernel drops the name from its cache. Remove it from the table of known
-            // names, too.
+            // The name does not exist, so the kernel drops the name from its cache. Remove the name from the mount's
+            // table of names in the kernel's cache, too.
             fs.nodes.unnamed(header.node, name);
             let absent_valid = fs.config.absent_valid;
             if absent_valid.is_zero() { Err(Errno::from(error)) } else { Ok(no_entry(absent_valid)) }

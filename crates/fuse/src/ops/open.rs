@@ -11,9 +11,9 @@ use types::Status;
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// Executes OPEN. If the file was removed after the kernel received its name, the mount replies ESTALE, and the kernel
-/// looks up the path again. If the file does not exist at the second attempt either ([`crate::open_unlink_race`]) and
-/// the name does not exist, the mount replies ENOENT.
+/// Executes OPEN. If the file was removed after the kernel looked up its name, the mount replies ESTALE, and the kernel
+/// looks up the path again. If the second OPEN fails in the same way ([`crate::open_unlink_race`]) and the name no
+/// longer exists, the mount replies ENOENT.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
     if matches!(outcome, Err(Errno::MOVED | Errno::UNWALKED)) {

@@ -15,8 +15,8 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         fill.got(&found.segments);
     }
     // Before a direct read, the kernel writes back its dirty pages of the range, but not later pages, which may extend
-    // the file. So make it write back the later pages too. During a read into the page cache, such a write-back hangs,
-    // because the kernel has pages locked until the reply.
+    // the file. So if the read ends early, make the kernel write back all pages, and read again. Do not do so in a read
+    // into the page cache: the kernel keeps pages locked until the reply, so the write-back would hang.
     if past && found.len() < u64::from(size) && fs.coherence.is_written(header.node) {
         fs.coherence.drop_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;

@@ -31,8 +31,8 @@ pub(crate) async fn rename(
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
-        // Both names exist before and after an exchange. If the result of the exchange is in doubt, compare the file
-        // of a name before and after the request.
+        // Both names exist before and after an exchange, so their existence does not show whether the mgr executed a
+        // request in doubt. So look up before the request which file the old name stands for.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
             client::in_doubt::rename(&mount, moved, from, to, how).await
@@ -40,8 +40,8 @@ pub(crate) async fn rename(
         Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
                 Ok((node, _)) => client::in_doubt::rename(&mount, node.id, from, to, how).await,
-                // The old name no longer exists, and only this request is known to have moved the file, so the rename
-                // succeeded.
+                // The old name no longer exists, so assume that the mgr executed this rename, not that another client
+                // removed the name.
                 Err(gone) if gone.is(Status::NoEnt) => Ok(()),
                 Err(_) => Err(error),
             },

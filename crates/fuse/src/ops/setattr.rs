@@ -27,10 +27,10 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     let resizing = changes.size.and_then(|_| fs.coherence.size_change_begins(header.node));
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
-        // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its own time of the
+        // The kernel, not a program, sends this SETATTR at the end of a synchronous write(2), with its own time of the
         // write.
         Some(open) if is_times_alone(&changes) && fs.coherence.ends_synchronous_write(header.pid).await => {
-            // The servers have already set the time of the write, so change nothing.
+            // The servers set the modification time when they received the bytes, so do not change the file.
             open.file.attrs()
         }
         Some(open) if is_times_alone(&changes) => {
@@ -94,8 +94,8 @@ async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno
 /// do with the write, for example a process that runs sync(2).
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
-    // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients. So do
-    // not set it.
+    // If the kernel only sends back the time that this mount last sent to it, no program has set this time. Do not set
+    // the time on the mgr, because other clients may have written to the file since then.
     let set = match fs.coherence.is_time_of_mount(header.node, changes.mtime) {
         true => None,
         false => Some(fs.acting(header).setattr(&node, changes).await),

@@ -14,8 +14,9 @@ use types::{Attrs, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
-/// Executes WRITE. Replies when the bytes fit into the client's window. With `O_SYNC` or `O_DSYNC`, waits for the
-/// servers. Appends also wait, because only the mgr knows the end of the file.
+/// Executes WRITE. Replies as soon as the bytes fit into the client's write window. With `O_SYNC` or `O_DSYNC`, replies
+/// when the servers have made the bytes durable. An append waits for the mgr, because only the mgr knows the end of the
+/// file.
 pub(crate) async fn write(
     fs: &FileSystem,
     header: &Header,
@@ -50,7 +51,8 @@ pub(crate) async fn write(
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }
 
-/// Writes bytes of dirty pages (`of_pages`), or a program's own bytes.
+/// Writes bytes to the file: bytes of dirty pages that the kernel writes back (`of_pages`), or bytes that a program has
+/// passed to write(2).
 async fn put(
     fs: &FileSystem,
     header: &Header,
@@ -62,7 +64,8 @@ async fn put(
         Box::pin(fs.coherence.write_pages_of_several(header.node, open, offset, data)).await?;
     } else if flags.contains(OFlags::APPEND) {
         if fs.coherence.is_written(header.node) {
-            // The end of the file may be only in the page cache, so make the kernel write its pages back.
+            // The kernel's page cache may have bytes after the end of the file that the mgr knows. So make the kernel
+            // write its pages back before the mgr chooses the offset of the append.
             Box::pin(fs.coherence.drop_pages(header.node)).await;
         }
         Box::pin(open.file.append(data)).await?;
@@ -104,15 +107,15 @@ impl FileSystem {
         if mode == attrs.mode {
             return Ok(attrs);
         }
-        // Only root and the owner may clear the bits, and the writer may be another user. So try the credentials of the
-        // mount process first.
+        // Only root and the owner of the file may change its mode, and the writer may be another user. So try the
+        // credentials of the mount process first.
         let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
         let attrs = match self.callers.anybody().setattr(node, &changes).await {
             Err(_) => self.acting(header).setattr(node, &changes).await?,
             Ok(attrs) => attrs,
         };
-        // The kernel leaves this change to the mount, and continues to use its cached mode. So make it expire the
-        // cached attributes.
+        // The kernel leaves the clearing of these bits to the mount, and does not change the mode in its cache. So make
+        // the kernel expire its cached attributes of the file.
         self.coherence.attributes_fetched(node.id.0, &attrs);
         Ok(attrs)
     }

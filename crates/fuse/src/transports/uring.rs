@@ -104,7 +104,8 @@ impl Uring {
     fn begin(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         let Some(dispatcher) = lock(&self.dispatcher).take().filter(|_| self.agreed.load(Relaxed)) else { return };
-        // A thread that has ended has already reported its error, so ignore the failed send.
+        // Sending the dispatcher to a ring's thread fails if the thread has ended. The thread has already reported its
+        // error, so ignore the failed send.
         waiting.iter().for_each(|go| drop(go.send(dispatcher.clone())));
     }
 }
@@ -133,7 +134,7 @@ fn serve(
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
     if let Err(error) = stay_on(number as usize) {
-        // On a processor other than its own, the thread of a ring is slower, but still correct.
+        // Only log the error: the thread works on any processor, but is faster on the processor of its queue.
         tracing::debug!(number, "cannot bind a ring to its processor: {error}");
     }
     let server = match Server::new(ring, number, queues, context) {
@@ -177,7 +178,8 @@ impl Transport for Uring {
     fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
         if ticket & RINGS == 0 {
             self.classic.answer(ticket, unique, reply);
-            // INIT is the first request that arrives through the device, so the rings start after the reply to INIT.
+            // The first reply through the device is the reply to INIT. So this call starts the rings after the reply to
+            // INIT; later calls have no effect.
             return self.begin();
         }
         if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {

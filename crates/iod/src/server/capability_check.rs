@@ -19,7 +19,7 @@ pub(super) struct CapabilityCheck {
 }
 
 impl CapabilityCheck {
-    /// Makes the check for this iod and file system. `key` is the secret of the cluster.
+    /// Makes the [`CapabilityCheck`] of an iod for one file system. `key` is the secret of the cluster.
     pub(super) fn new(key: &Key, fsid: Fsid, iod: IodId) -> Self {
         CapabilityCheck { key: key.of_iod(iod), fsid, ahead: AtomicI64::new(0), least_epoch: AtomicU32::new(0) }
     }

@@ -84,7 +84,7 @@ impl From<Replaced> for Broken {
 }
 
 impl<C: Channel> Connection<C> {
-    /// Makes the state of a new connection. `machine` is the machine of the peer.
+    /// Makes the state of a new connection from the client machine `machine`.
     pub(super) fn new(daemon: Arc<Daemon>, socket: C, machine: Machine) -> Self {
         Connection {
             daemon,

@@ -95,7 +95,8 @@ impl Questions {
         self.open.get(&number).and_then(|question| question.answer)
     }
 
-    /// Removes one waiting reader from a question, and removes the question with its last reader.
+    /// Records that one reader no longer waits for the answer to a question. Removes the question if no reader waits
+    /// for the answer any more.
     fn leave(&mut self, number: u64) {
         if let Some(question) = self.open.get_mut(&number) {
             question.waiting -= 1;
@@ -184,12 +185,13 @@ mod tests {
         Forget,
         /// The wait of the oldest reader times out.
         Leave,
-        /// The mgr's previous LENGTHS call arrives a second time.
+        /// The answers of all LENGTHS calls so far arrive a second time, as after a retransmission.
         Repeat,
     }
 
-    /// A model of a mgr and of the readers. In this model, the mgr's answer is the time at which the mgr looked the
-    /// answer up. Each reader has its start time and its question number.
+    /// A model of the mgr and of the readers that wait for file lengths. As a file length, the mgr of the model returns
+    /// the time of its lookup, so that the test can compare this time with the start of each reader. `waiting` has the
+    /// start and the question number of each reader.
     #[derive(Clone, Default)]
     struct World {
         questions: Questions,

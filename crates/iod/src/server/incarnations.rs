@@ -19,7 +19,7 @@ use crate::lock::lock;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replaced;
 
-/// The authenticated connections to a volume, by owner.
+/// The authenticated connections to a volume, by connection owner. The connections of one client have the same owner.
 #[derive(Default)]
 pub(super) struct Incarnations {
     /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod

@@ -123,9 +123,9 @@ impl Volume {
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
-    /// Asks the mgr for the length of the object's file and for the size that the object must have at least. Both
-    /// values were valid at some moment during this call. Returns `None` if the mgr does not know the length, or does
-    /// not answer within two seconds. Blocks until the answer or this timeout.
+    /// Asks the mgr for the length of the object's file, and for the minimum size of the object: a smaller object has
+    /// lost bytes. The mgr looks up both values during this call. Returns `None` if the mgr does not know the length,
+    /// or does not answer within two seconds. Blocks until the answer or this timeout.
     pub fn file_length(&self, object: ObjectId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }

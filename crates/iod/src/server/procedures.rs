@@ -29,7 +29,8 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest limit on payloads, in bytes, that a client may request in HELLO.
 const PAYLOAD_MIN: u32 = 512;
-/// Time after which the iod replies to WRITE_REPORTS or LENGTHS although it has no write report and no question.
+/// Longest time for which the iod delays its reply to the mgr's WRITE_REPORTS or LENGTHS call, while it has no write
+/// report and no question about a file length for the mgr.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 /// The session that HELLO named, until PROVE opens it.
@@ -278,7 +279,8 @@ impl<C: Channel> Connection<C> {
         result
     }
 
-    /// Sends the encoded header of a READ reply (size and pieces), followed by `data` with its XDR padding.
+    /// Sends a READ reply: the size of the object and the list of pieces (data, holes), followed by `data`, which
+    /// includes the XDR padding.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
         self.send_output(data)

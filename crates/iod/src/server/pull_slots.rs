@@ -19,7 +19,7 @@ impl Default for Pulls {
 }
 
 impl Pulls {
-    /// Makes the slots of an iod that can connect to other iods.
+    /// Makes the PULL slots of an iod that has sockets, and so can read from other iods.
     pub(super) fn over_sockets() -> Self {
         Pulls { sockets: true, ..Pulls::default() }
     }

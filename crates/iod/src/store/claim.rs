@@ -99,8 +99,9 @@ fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     disk.sync_folder("")
 }
 
-/// Returns whether the iod may accept a claim, given the recorded claim, or the highest object number if the iod has
-/// recorded no claim.
+/// Returns whether the iod may accept a claim. If the iod has recorded a claim (`remembered`), the new claim must be of
+/// the same metadata store and must name the mark of the recorded claim. Otherwise the metadata store must already have
+/// allocated all object numbers up to `highest`, the highest object number on the iod.
 fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64>) -> bool {
     match remembered {
         Some(old) => old.store == claiming.claim.store && old.mark == claiming.expected,
@@ -109,9 +110,8 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Executes CLAIM: accepts the claim `claiming` if the recorded claim or the highest object number permits this.
-    /// Returns the recorded claim, which is the new claim if the iod accepted it. With `want_highest`, also returns the
-    /// highest object number.
+    /// Executes CLAIM: records the claim `claiming` if [`may_take`] allows it. Returns the claim that the iod has
+    /// recorded then. With `want_highest`, also returns the highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
         // Hold the lock of the recorded claim for the whole call, so that a concurrent CLAIM sees the claim that this
         // CLAIM records.

@@ -43,7 +43,7 @@ pub enum StoreError {
     NotEmpty {
         /// The directory that cannot be formatted.
         dir: PathBuf,
-        /// The name of one of the files in the directory.
+        /// The name of a file or folder in the directory, for the error message.
         found: String,
     },
     /// Another process has opened the store and holds its lock.

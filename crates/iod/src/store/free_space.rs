@@ -18,9 +18,9 @@ pub(super) fn spare((total, free): (u64, u64)) -> u64 {
     free.saturating_sub(iod_reserve(total))
 }
 
-/// Returns the largest number of bytes to allocate at once, given the free bytes `spare` that the iod may use. Other
-/// stores on the same disk may allocate at the same moment, after seeing the same free space. Even if twelve stores do
-/// so, at least a quarter of the mgr's own reserve stays free.
+/// Returns the largest number of bytes that a caller may allocate at once, if the iod may use `spare` free bytes.
+/// Several stores on one disk may check the free space at the same moment, before any of them allocates. Even with
+/// twelve such stores, at least a quarter of the mgr's reserve on the disk stays free.
 pub(super) fn piece(spare: u64) -> u64 {
     (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
 }
@@ -78,8 +78,8 @@ mod tests {
     fn stores_that_allocate_at_the_same_moment_keep_the_reserve() {
         let total = 100 << 30;
         let mut free = 19 << 30;
-        // Eleven other stores have checked the free space before this store fills the disk, and allocate their bytes
-        // only after this store has filled the disk.
+        // Eleven other stores check the free space now, but allocate their bytes (`slow`) only after this store has
+        // filled the disk.
         let slow = 11 * piece(spare((total, free)));
         loop {
             let found = spare((total, free));

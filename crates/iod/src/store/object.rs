@@ -162,7 +162,8 @@ impl Object {
         if open.is_none() && store.gone.is(self.id) { Err(Status::Fenced.into()) } else { Ok(open) }
     }
 
-    /// Adds to `plan` the pieces of the reply to a READ of `extents`. Returns the open file if the pieces include data.
+    /// Plans the reply to a READ of `extents`: adds the data, the holes and the ranges beyond the end of the object to
+    /// `plan` as pieces. Returns the open file if the reply has data.
     pub(crate) fn plan_read(
         &self,
         store: &Store,
@@ -177,8 +178,8 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Keep two pieces of the reply free for each remaining extent: one for its bytes inside the object,
-                // one for its bytes past the end.
+                // A READ reply has at most `PIECES_MAX` pieces. Leave two of them for each remaining extent: one for
+                // its bytes inside the object, one for its bytes past the end.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }

@@ -19,8 +19,8 @@ const BUDGET_MAX: u64 = 16 << 20;
 const OBJECT_COST: u64 = 4096;
 /// Number of bytes of an object that a scrub reads at once.
 const CHUNK: u64 = PAYLOAD_MAX as u64 / 2;
-/// Number of findings after which a call of [`Store::scrub`] reads no more chunks. The findings of one more chunk still
-/// fit into the reply.
+/// Number of findings (damaged ranges) after which a call of [`Store::scrub`] reads no more chunks. At this number, the
+/// findings of one more chunk still fit into the reply.
 const FINDINGS_ENOUGH: usize = SCRUB_FINDINGS_MAX - (CHUNK / BLOCK) as usize / 2 - 1;
 
 /// The progress and the results of one call of [`Store::scrub`].
@@ -184,7 +184,8 @@ impl Scrub<'_> {
         }
     }
 
-    /// Adds a finding to the reply; joins it with the previous finding if their ranges are adjacent.
+    /// Adds a finding (a damaged range of an object) to the reply; joins it with the previous finding if both have the
+    /// same object and the same kind of damage, and their ranges are adjacent.
     fn find(&mut self, found: Finding) {
         let findings = &mut self.reply.findings;
         let continues = |last: &&mut Finding| {

@@ -444,8 +444,8 @@ pub fn cap_of(object: u64, generation: u32, rights: Rights) -> Capability {
     )
 }
 
-/// Checks a READ reply: the pieces cover the extents in order, agree with the object's size, and have the right
-/// checksums.
+/// Checks a READ reply: its pieces (data, holes, ranges beyond the end) cover the requested extents in order, agree
+/// with the object's size, and have the right checksums.
 fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
     let mut pieces = reply.head.pieces.iter();
     let mut data = reply.data.clone();
@@ -473,7 +473,7 @@ fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
     assert!(pieces.next().is_none() && data.is_empty());
 }
 
-/// Returns the bytes of a READ reply, with zeros for holes. Pieces past the end of the object contribute no bytes.
+/// Returns the bytes of a READ reply, with zeros for holes, and without the ranges beyond the end of the object.
 pub fn flat(reply: &ReadReply) -> Vec<u8> {
     let mut data = reply.data.clone();
     let mut out = Vec::new();

@@ -82,8 +82,8 @@ fn concurrent_commits_share_directory_syncs() {
             });
         }
     });
-    // The iod syncs each object once. It syncs the common directory of the objects at most once for each object, and
-    // each of the two parent directories once.
+    // The iod syncs each object file once. All object files are in one directory: the iod syncs this directory at most
+    // once for each object, and each of the two directories above it once.
     assert_eq!(server.counter("syncs.object"), 4 * OBJECTS);
     assert!(server.counter("syncs.directory") <= 4 * OBJECTS + 2);
     let mut client = server.client();

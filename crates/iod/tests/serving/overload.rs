@@ -62,7 +62,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     wait_until(|| server.counter("connections.open") == 1);
 }
 
-/// Waits a millisecond, in place of `sleep`: waits for a condition variable that no thread notifies.
+/// Waits a millisecond: waits for a condition variable that no thread notifies.
 fn wait_a_little() {
     let nothing = std::sync::Condvar::new();
     let lock = std::sync::Mutex::new(());

@@ -25,7 +25,7 @@ fn server(sums: bool) -> Server {
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
-/// Starts another iod, whose objects have the same numbers as those of the first iod.
+/// Starts a second iod of the same file system, with the iod id `OTHER`.
 fn another(sums: bool) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");

@@ -12,8 +12,8 @@ use xdr::Segments;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cluster_key, config, flat, now};
 
-/// The second file system. Its id begins like the id of the first file system, so filehandles of both file systems
-/// have the same short number.
+/// The id of the second file system. It begins like the id of the first file system, so the filehandles of both file
+/// systems contain the same volume tag (a short number of the file system).
 const OTHER: Fsid = Fsid(*b"file other store");
 const OTHER_IOD: IodId = IodId([6; 16]);
 const FILE: u64 = 7;
@@ -139,8 +139,8 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
     }
     let mut stranger = User::new(&server, Fsid([9; 16]), one);
     assert_eq!(stranger.hello().unwrap_err().status(), Status::CapRefused);
-    // The filehandles of both file systems contain the same short number, so only the MAC shows which volume a
-    // filehandle belongs to.
+    // The filehandles of both file systems contain the same volume tag, so only the MAC shows which volume a filehandle
+    // belongs to.
     let daemon = server.running().daemon();
     for user in &users {
         let handle = user.handle();

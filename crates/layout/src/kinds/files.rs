@@ -11,7 +11,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// The `layouttype4` number of the files layout kind (RFC 8881 §3.3.13).
 pub const KIND: u32 = 1;
 
-/// Flag of `nfl_util`: each data server holds its stripe units without gaps (dense packing, §13.3).
+/// Flag of `nfl_util` for dense packing (`NFL4_UFLG_DENSE`, RFC 8881 §13.3). Weir's layouts are sparse, so decoding
+/// refuses this flag.
 const DENSE: u32 = 1;
 /// Flag of `nfl_util` (`NFL4_UFLG_COMMIT_THRU_MDS`): clients send COMMIT to the metadata server.
 const COMMIT_THROUGH_MDS: u32 = 2;

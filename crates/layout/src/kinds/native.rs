@@ -275,8 +275,8 @@ pub struct Update {
     /// Whether the file may have holes. The client sets this field if it wrote beyond the end of the file or
     /// deallocated a range.
     pub holes: bool,
-    /// Whether every object has at least the length that it has in a file without holes that ends at the last byte of
-    /// this LAYOUTCOMMIT. Meaningful only if `durable` is set.
+    /// Whether every object is durably long enough for a file without holes that ends at the last byte of this
+    /// LAYOUTCOMMIT. Meaningful only if `durable` is set.
     pub whole: bool,
 }
 

@@ -10,7 +10,8 @@ pub enum Origin {
     Driver,
     /// The configuration file of the mgr, which can set policy settings for the whole file system or for an export.
     Server,
-    /// The extended attributes of the directory. A new directory copies the attributes of its parent.
+    /// The extended attributes of a directory, which apply to the files in it. A new directory copies the attributes of
+    /// its parent.
     Directory,
     /// The mount options.
     Mount,
@@ -66,7 +67,7 @@ impl Origin {
 pub struct Layers {
     /// Settings from the configuration of the mgr ([`Origin::Server`]).
     pub server: Settings,
-    /// Settings from the extended attributes of the directory ([`Origin::Directory`]).
+    /// Settings from the extended attributes of the file's directory ([`Origin::Directory`]).
     pub directory: Settings,
     /// Settings from the mount options ([`Origin::Mount`]).
     pub mount: Settings,

@@ -42,10 +42,10 @@ impl Settings {
         settings
     }
 
-    /// Returns the policy settings in the extended attributes of a directory or file. Skips attributes that are not
-    /// policy. Passes the error of each invalid setting to `refused` and skips the setting; only another version of
-    /// Weir can have written it. If attributes with the present and with a deprecated name of a setting exist, the
-    /// present name wins.
+    /// Returns the policy settings in the extended attributes of a directory or file; ignores all other attributes.
+    /// Skips each invalid setting, and passes its error to `refused`: only another version of Weir can have written the
+    /// setting. If a setting exists under its current name and under a deprecated name, the value of the current name
+    /// counts.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,

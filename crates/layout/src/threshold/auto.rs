@@ -42,16 +42,15 @@ const SETTLE: u32 = 4;
 /// The measurements of a path count as old once the client has taken this many samples of the other path without a
 /// sample of this path.
 const OLD: u32 = 1024;
-/// Divisor of the direct path's service time: the mgr counts as loaded when the mgr's queue delay exceeds the quotient.
+/// The mgr counts as loaded when its queue delay exceeds 1/`LOADED` of the direct path's service time.
 const LOADED: u64 = 4;
-/// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when the mgr's queue delay is at
-/// most the quotient.
+/// A loaded mgr counts as unloaded again when its queue delay is at most 1/`CALM` of the direct path's service time.
 const CALM: u64 = 8;
 /// Reciprocal of the weight of a sample in the moving average for an unloaded mgr, if the sample exceeds the average.
 /// The weight is small, because such a sample may be due to load that the mgr has not reported yet.
 const RELUCTANCE: u64 = 64;
-/// Divisor of the direct path's service time: the mgr stops counting as overloaded when the mgr's queue delay is at
-/// most the quotient.
+/// The mgr stops counting as overloaded when its queue delay is at most 1/`RECOVERED` of the direct path's service
+/// time.
 const RECOVERED: u64 = 2;
 
 /// Measured service times of one path for one size class.
@@ -252,8 +251,8 @@ impl Auto {
         let was = self.loaded;
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
-            // Service times that were measured under load are no longer valid, so restore the averages for an unloaded
-            // mgr.
+            // The mgr is no longer loaded, so the service times that were measured under load no longer apply. Replace
+            // them by the averages for an unloaded mgr (`Service::calm`).
             for [mgr, _] in &mut self.services {
                 *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
             }
@@ -424,7 +423,7 @@ mod tests {
         // A loaded mgr: requests take 600 us longer than without load, in addition to the queue delay of 200 us that
         // the mgr reports.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // The first 20 requests of the load peak complete before the mgr reports the queue delay of this peak.
+        // The load begins. The mgr reports its queue delay only after the first 20 requests under this load.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
@@ -482,8 +481,7 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // The argument zero says that the mgr has answered all requests, so T returns to its value before the
-        // overload.
+        // The mgr has answered all requests (no request waits), so T returns to its value before the overload.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
@@ -555,8 +553,8 @@ mod tests {
             }
         }
         assert!(straight <= 10 * u64::from(KNOWN), "{straight} of 2000");
-        // If the service time of the mgr path exceeds the service time of the direct path by more than the surcharge,
-        // all clients change to the direct path.
+        // The mgr path is now slower than the direct path by more than the surcharge that the algorithm adds to short
+        // requests on the direct path (`SPARED`). So all clients change to the direct path.
         for _ in 0..200 {
             for auto in &mut clients {
                 let way = way(auto, 10_000);

@@ -23,7 +23,7 @@ struct Counted {
 
 impl Part {
     /// Counts a directory entry that refers to the inode `id`. Returns how many entries the check has counted for this
-    /// inode so far; 0 if the inode is not in this range.
+    /// inode so far; 0 if the inode is not in this range of inode numbers.
     pub(super) fn name(&mut self, id: FileId) -> u32 {
         match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
             Ok(index) => {

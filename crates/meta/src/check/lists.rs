@@ -143,8 +143,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Reports extended attributes of files that are missing, or whose inode records a count of zero attributes. The
-    /// check of inodes covers all other files.
+    /// Reports extended attributes that belong to a missing inode, or to an inode whose stored totals say that it has
+    /// none. The check of inodes covers all other inodes.
     fn stray_xattrs(&mut self) -> Checked {
         let from = schema::xattr_key(FileId(0), b"");
         let mut last = None;

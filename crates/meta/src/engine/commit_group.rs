@@ -51,7 +51,8 @@ impl<'a> CommitGroup<'a> {
         }
         let mut clear = true;
         self.base.survey(from..to, usize::MAX, &mut |key, _| {
-            // No change in the commit group sets a value in this range, so every changed key of the range is deleted.
+            // The commit group sets no value in this range. So it deletes a record of the range if it has a change for
+            // the record's key.
             clear = self.changes.contains_key(key);
             if clear { Walk::On } else { Walk::Stop }
         })?;

@@ -125,7 +125,7 @@ impl Queue {
         Some(group)
     }
 
-    /// Completes when the queue has jobs or is closed. Only one task at a time may wait for this.
+    /// Completes when the queue has jobs or is closed. Only one task at a time may await this future.
     pub(crate) async fn ready(&self) {
         let poll = |context: &mut std::task::Context<'_>| {
             let mut inner = self.lock();
@@ -180,8 +180,8 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // Although `call` may have run several times, the writer's thread wakes only once: after the thread has
-            // emptied the queue, it blocks until the next `call`.
+            // Several calls of `Queue::call` wake the writer's thread only once. So the writer waits in `called` only
+            // when the queue is empty.
             if queue.is_empty() {
                 queue.called(None);
             }

@@ -35,8 +35,8 @@ impl Plan {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// Returns the disk space in bytes that the next checkpoint may need if `more` records change in addition before
-    /// the checkpoint.
+    /// Returns the disk space in bytes that the next checkpoint may need for the changes in the log and for `more`
+    /// further changes.
     ///
     /// The free space of the disk still includes this space, because redb writes its pages only at the checkpoint.
     pub(crate) fn needs(&self, more: usize) -> u64 {

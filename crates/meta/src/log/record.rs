@@ -48,7 +48,7 @@ pub struct Head {
 impl Head {
     /// Length of the header of a log record in bytes.
     pub const LEN: usize = 64;
-    /// Offset in a log record from which on the checksum covers the bytes.
+    /// Offset in a log record of the first byte that the checksum covers.
     const CHECKED: usize = 12;
 
     /// Decodes a record header from the first [`Self::LEN`] bytes of `bytes`. Returns `None` if the magic number is

@@ -59,8 +59,8 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Creates an empty log, which overwrites the storage. The store must save the [`Self::anchor`] (replay position)
-    /// before it writes records.
+    /// Creates an empty log on `disk` and discards the previous content of `disk`. The store must save the
+    /// [`Self::anchor`] (replay position) before it writes records.
     pub fn format(disk: Box<dyn LogDisk>, store: [u8; 16]) -> io::Result<Self> {
         let size = disk.room().min(limits::META_LOG_BYTES) / BLOCK * BLOCK;
         let mut head = Vec::with_capacity(BLOCK as usize);

@@ -24,8 +24,8 @@ impl<E: Engine> Namespace<E> {
         let free = match &result {
             // If the result has a different inode number, the file existed already and the new number is unused.
             Ok(answer) => made(answer) != id,
-            // After these errors, the store may nevertheless have created the file, so do not use the number for
-            // another file.
+            // Even if the create returns one of these errors, the store may have created the file. So do not use the
+            // number for another file.
             Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
             Err(_) => true,
         };

@@ -58,16 +58,16 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// Records that iods have bytes up to the file offset `end`, which the mgr learned without a LAYOUTCOMMIT of the
-    /// writer. If the file size is already at least `end`, nothing changes, not even the times. Otherwise the file
-    /// grows to `end`, and the change becomes durable only with a later [`Self::settle`] or a later durable change.
+    /// Records that iods have bytes up to the file offset `end` that no LAYOUTCOMMIT has reported to the mgr. If the
+    /// file size is already at least `end`, nothing changes, not even the times. Otherwise the file grows to `end`, and
+    /// the change becomes durable only with a later [`Self::settle`] or a later durable change.
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Updates the recorded file length for which every object of a file is durably long enough. `known` is the
-    /// caller's statement about the lengths of the objects. No attribute that clients see changes. A crash may lose
-    /// the recorded length, but no data.
+    /// Raises [`crate::FileInfo::whole`], the file length for which every object durably has the required length.
+    /// `known` says which object lengths have become durable. No attribute that clients see changes. A crash may undo
+    /// the change, but loses no data.
     pub async fn record_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

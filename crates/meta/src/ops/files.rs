@@ -32,8 +32,8 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
         }
         Walk::On
     })?;
-    // If this call has read no tail record (size, times), the inodes in this range are damaged. Then skip the inode
-    // number `next`, so that the next call makes progress.
+    // If this call has read no tail record (size, times), because the tail records of these inodes are missing, skip
+    // the inode number `next`. Otherwise the next call would read the same records again.
     let last = if last == after { FileId(next) } else { last };
     Ok((files, (!ended).then_some(last)))
 }

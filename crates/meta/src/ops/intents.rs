@@ -48,8 +48,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, intent: FileIntent) -> Plan<()> {
     super::known(())
 }
 
-/// Removes intents from the store, except those whose values have changed. Set `durable` if executing a removed intent
-/// again after a crash does harm.
+/// Removes intents from the store; keeps an intent whose stored value differs from the given value. Set `durable` if
+/// it would do harm to complete a removed intent a second time after a crash.
 pub(crate) fn remove(tx: &mut Tx<'_>, done: &[FileIntent], durable: bool) -> Plan<()> {
     tx.frees();
     if !durable {

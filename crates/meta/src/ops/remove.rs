@@ -19,8 +19,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(Fil
     may_change_names(tx.cred, &parent)?;
     may_take_away(tx.cred, &parent, &core)?;
     tx.frees();
-    // Call `ends` after all other checks: once `ends` returns true, the caller blocks opens of the file by other
-    // clients until the removal completes.
+    // `ends` returns whether no client has the file open. Call `ends` after all other checks, because once it returns
+    // true, the NFS server blocks opens of the file until the removal completes.
     let ends = || ends(child);
     let file = lose_name(tx, child, &core, ends)?;
     tx.delete(found.key);

@@ -156,9 +156,9 @@ fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-/// Returns `Inval` if the directory `to` is `moved` or lies below it. Adds preconditions on the core records, which
-/// name the parents, of all directories from `to` up to the root. So two concurrent renames cannot create a loop of
-/// directories.
+/// Returns `Inval` if the target directory `to` is the moved directory or its descendant. Adds preconditions on the
+/// core records, which name the parents, of all directories from `to` up to the root. So two concurrent renames cannot
+/// create a loop of directories.
 fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core) -> Result<(), Status> {
     let mut at = to;
     let mut parent = Tx::parent_in(to_core)?;
@@ -174,9 +174,9 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
     }
 }
 
-/// Returns `NotEmpty` if `target`, the directory to be replaced, is the directory `from` or an ancestor of `from`. No
-/// precondition on the ancestors is needed: if another client creates an entry in `target` concurrently, the
-/// precondition that `target` is empty fails.
+/// Returns `NotEmpty` if `target`, the directory to be replaced, is the directory `from` or an ancestor of `from`. The
+/// batch needs no precondition on these ancestors: if a concurrent rename moves `from` below `target`, `target` is no
+/// longer empty, and the precondition that `target` is empty fails.
 fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
     let mut at = from;
     let mut parent = Tx::parent_in(from_core)?;

@@ -8,12 +8,12 @@ use crate::{FileInfo, Layout};
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Sets the layout of a regular file that has no layout with objects yet. Returns the layout that the file has after
-/// this operation.
+/// Sets the layout of a regular file, unless the file already has objects or its inline bytes are being moved to
+/// objects. Returns the layout that the file has after this operation.
 ///
-/// If the file is inline, the result contains the inline bytes, and the caller writes them to the objects. Until
-/// [`arrived`], the inline bytes remain the valid copy. The operation changes no attribute, because programs do not
-/// see layouts. The result contains the attributes of the file before the operation.
+/// If the file is inline, the result contains the inline bytes, and the caller writes them to the objects. The inline
+/// bytes remain the valid copy until [`arrived`] removes them. The operation changes no attribute, because programs do
+/// not see layouts. The result contains the attributes of the file before the operation.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileInfo, Option<Bytes>)> {
     if layout.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);

@@ -8,9 +8,8 @@ use crate::schema::{SizeDelta, TailDelta, Whole, WriteEnd};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT
-/// of the writer. On completion, the change is visible but not durable. Changes nothing if the file size is already
-/// at least `end`.
+/// Grows the file to `end`, because the iods have bytes up to this offset that no LAYOUTCOMMIT has reported to the mgr.
+/// On completion, the change is visible but not durable. Changes nothing if the file size is already at least `end`.
 ///
 /// The batch has preconditions on size and times. So the batch never overwrites the size or the times that a
 /// concurrent LAYOUTCOMMIT or SETATTR sets.
@@ -25,8 +24,8 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Updates the recorded file length for which every object of a file is durably long enough. `known` is the caller's
-/// statement about the lengths of the objects.
+/// Raises [`crate::FileInfo::whole`], the file length for which every object durably has the required length. `known`
+/// says which object lengths have become durable.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
     // A nearly full store accepts this batch, because otherwise an fsync could fail for lack of space for this record.
@@ -46,8 +45,8 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 /// and set-group-id bits unless the writer is the superuser.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: WriteEnd, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let WriteEnd { end, holes, whole } = to;
-    // A nearly full store accepts this batch: the batch replaces a record and adds none. A removal of the file, or a
-    // GETATTR request of a client, may have to wait for this batch.
+    // A nearly full store accepts this batch. The batch adds no record, and the mgr may have to record the new size
+    // before it can remove the file or reply to a GETATTR.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

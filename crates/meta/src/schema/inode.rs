@@ -162,8 +162,8 @@ impl Tail {
 }
 
 impl Tail {
-    /// Returns the tail record with the change attribute that clients see, which is larger than all that earlier starts
-    /// of the mgr returned.
+    /// Returns the tail record with the change attribute that clients see, which exceeds every value that the mgr
+    /// returned before its restart.
     ///
     /// A power failure loses changes that were not durable, and later changes then give the stored change attribute the
     /// same values again. The function adds `since`, which grows with each start of the mgr. So these values differ

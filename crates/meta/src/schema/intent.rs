@@ -4,7 +4,8 @@ use super::Record;
 use types::{FileId, Generation, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// An unfinished step of an operation on a regular file. A file has at most one intent of each kind.
+/// An operation on the objects of a regular file that the mgr must still complete. A file has at most one intent of
+/// each kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Intent {
     /// A client may be writing to the file, or may have been writing before a crash, so the objects may extend beyond
@@ -43,7 +44,7 @@ impl Intent {
 pub struct FileIntent {
     /// Inode number of the file.
     pub file: FileId,
-    /// The unfinished step of an operation on the file.
+    /// The operation that the mgr must still complete.
     pub intent: Intent,
 }
 

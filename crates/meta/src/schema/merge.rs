@@ -23,11 +23,11 @@ pub enum Delta {
 pub struct TailDelta {
     /// Change of the file size, or for a directory of the number of entries.
     pub size: SizeDelta,
-    /// Effect of the change on [`Tail::holes`] (whether the file may have holes). A larger file size may create holes
-    /// in addition.
+    /// Effect of the change on [`Tail::holes`] (whether the file may have holes). Holes that [`SizeDelta::Set`] creates
+    /// when it extends the file come in addition.
     pub holes: Holes,
-    /// Effect of the change on [`Tail::whole`] (the file length for which every object is durably long enough).
-    /// Clients do not see this field, so a change of this field alone does not increment the change attribute.
+    /// Object lengths that have become durable, which may raise [`Tail::whole`]. Clients do not see [`Tail::whole`], so
+    /// a change of this field alone does not increment the change attribute.
     pub whole: Option<Whole>,
     /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
@@ -78,15 +78,15 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what the write implies for holes and object lengths. A `WriteEnd` that was converted from
-/// a file offset alone implies nothing about holes or object lengths.
+/// The end of a write, with its effects on the holes and on the durable object lengths of the file. A `WriteEnd` made
+/// from a file offset alone has neither effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteEnd {
     /// File offset after the last written byte.
     pub end: u64,
     /// Effect of the write on [`Tail::holes`] (whether the file may have holes).
     pub holes: Holes,
-    /// What the write implies for the durable lengths of the file's objects, once the written bytes are durable.
+    /// Object lengths that are durable once the written bytes are durable; `None` if these lengths are unknown.
     pub whole: Option<Whole>,
 }
 

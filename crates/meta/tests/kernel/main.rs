@@ -63,7 +63,8 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
     let refusals = [Errno::Access, Errno::Perm];
     kernel == ours
         || match op {
-            // Weir checks the file kind before it checks the permission to remove the entry.
+            // Weir checks the file kind before the permission to remove the entry; the kernel checks the permission
+            // first.
             Op::Unlink { .. } | Op::Rmdir { .. } => {
                 matches!(ours, Errno::IsDir | Errno::NotDir) && refusals.contains(&kernel)
             }

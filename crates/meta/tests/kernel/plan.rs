@@ -70,7 +70,7 @@ impl Path {
         Path(if below.0.is_empty() { leaf.into() } else { format!("{}/{leaf}", below.0) })
     }
 
-    /// Returns the path of an existing file that matches `fits`, other than the scratch directory.
+    /// Returns the path of an existing file for which `fits` returns true, other than the scratch directory.
     fn there(random: &mut SeededRandom, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
         let paths: Vec<_> = tree.iter().filter(|(path, seen)| !path.is_empty() && fits(seen)).collect();
         match paths.len() {

@@ -96,7 +96,8 @@ pub enum Op {
         file: Pick,
         stale: bool,
     },
-    /// Completes a layout swap. If `stale` is given, its number selects one value that the call passes wrongly.
+    /// Completes a layout swap. If `stale` is given, its number selects the argument for which the call passes a wrong
+    /// value.
     Swap {
         file: Pick,
         stale: Option<usize>,

@@ -285,7 +285,7 @@ impl<E: Engine> Pair<E> {
             Op::ForgetUnused { file } => {
                 let (h, id) = self.pick(*file);
                 let Some(unused) = self.real.unused_of(id).expect("unused") else { return };
-                // `forget_unused` keeps a record whose value differs from the value to be removed.
+                // `forget_unused` keeps the record if it differs from the record that the caller passes.
                 let other = Unused { generation: Generation(unused.generation.0 - 1), ..unused.clone() };
                 block(self.real.forget_unused(self.now, &other)).expect("forget");
                 assert_eq!(self.real.unused_of(id), Ok(Some(unused.clone())));
@@ -318,8 +318,8 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Completes a layout swap. If `stale` is given, its number selects one value that the test passes wrongly, so
-    /// the call must change nothing.
+    /// Completes a layout swap. If `stale` is given, its number selects the argument for which the test passes a wrong
+    /// value, and the call must change nothing.
     fn swap(&mut self, file: usize, stale: Option<usize>) {
         let (h, id) = self.pick(file);
         let from = self.layout(h);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, Status};
 
-/// Number of files whose objects the job deletes at a time.
+/// Largest number of files whose objects the job deletes concurrently.
 const AT_ONCE: usize = 32;
 /// Largest number of files that one read of the deletion list returns.
 const PAGE: usize = 256;

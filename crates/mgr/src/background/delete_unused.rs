@@ -84,8 +84,8 @@ async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Statu
         let Some(last) = page.last() else { break };
         after = last.file;
         for unused in page {
-            // A metadata store that was recovered from an older copy (`weir mgr --recover-old-store`) does not say
-            // which objects have the bytes of this file. So the job deletes no unused objects of the file.
+            // The metadata store was recovered from an older copy (`weir mgr --recover-old-store`). Its outdated record
+            // may name the objects that now have the bytes of this file, so keep these objects.
             if unused.file < volume.kept_below {
                 continue;
             }

@@ -16,8 +16,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Largest number of files for which the mgr remembers that it has logged a failure to complete an intent. It logs such
 /// a failure once for each file.
 const TOLD_MAX: usize = 4096;
-/// Number of files for which the mgr queries the iods for the size at the same time. Before such a query, the mgr may
-/// have to fence the file, which takes a flush on each iod of the file.
+/// Largest number of files for which the mgr concurrently queries the iods for the size. Before such a query, the mgr
+/// may have to fence the file, which takes a flush on each iod of the file.
 const AT_ONCE: usize = 16;
 /// After an intent is complete, how long the mgr waits for more completed intents, to remove all of them from the store
 /// in one batch.
@@ -47,7 +47,7 @@ impl Job for ForgetIntents {
     }
 }
 
-/// The job that completes the work of intents: measurements, truncations and fences.
+/// The job that completes intents: it queries file sizes, and repeats truncations and fences.
 pub(super) struct FinishIntents {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,

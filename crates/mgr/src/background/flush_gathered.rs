@@ -11,7 +11,7 @@ use layout::gather::Part;
 use std::sync::Arc;
 use types::Status;
 
-/// Largest number of files that the job flushes at a time.
+/// Largest number of files that the job flushes concurrently.
 const AT_ONCE: usize = 256;
 
 pub(super) struct FlushGathered {

@@ -1,5 +1,6 @@
 //! Marks: random numbers that the mgr stores on every iod. This background job stores a new mark every ten minutes
-//! while files change, and after the clock of this host was set.
+//! while files change, after the clock of this host was set, and when the metadata store has allocated most of the
+//! inode numbers that the current claim covers.
 //!
 //! An iod refuses a metadata store that does not have the mark of the iod in its records. With each mark, the iod also
 //! gets the time of this host, by which the iod checks whether a capability has expired.
@@ -14,8 +15,8 @@ use types::Status;
 
 /// Interval at which the job checks whether it must store a new mark.
 const LOOK: Duration = Duration::from_secs(10);
-/// If the clock of this host was changed by at least this many seconds, the mgr sends its time to the iods again. A
-/// smaller change matters little, because a capability is valid for much longer.
+/// If the clock of this host was set by more than this many seconds, the mgr sends its time to the iods again. A
+/// smaller change matters little, because a capability is valid for much longer than this time by default.
 const CLOCK_OFF: u64 = 10;
 /// Number of [`LOOK`] intervals between new marks while files change. The iods detect an older copy of the store only
 /// if the copy is from before the last mark.
@@ -28,14 +29,14 @@ pub(super) struct LeaveMarks {
     looks: u32,
     /// Number of batches that the metadata store had committed when the job stored the last mark.
     batches: Option<u64>,
-    /// The start time of the job in Unix seconds, computed from the clock of this host when the job stored the last
-    /// mark. If a later computation gives a different time, the clock was set.
+    /// The result of [`Self::beginning`] when the job stored the last mark. If a later call returns a different time,
+    /// the clock of this host was set.
     sent_start: u64,
 }
 
 impl LeaveMarks {
-    /// Returns the start time of the job in Unix seconds, computed from the current clock of this host. The result
-    /// changes only if the clock is set.
+    /// Returns the start time of the job in Unix seconds: the current time of the host's clock minus the time that the
+    /// job has run. The result changes only if the clock is set.
     fn beginning(&self) -> u64 {
         unix_now().saturating_sub(self.begun.elapsed().as_secs())
     }

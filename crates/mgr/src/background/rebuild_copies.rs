@@ -19,7 +19,7 @@ use types::{FileId, Status};
 
 /// Largest number of inodes that one read of the namespace returns.
 const PAGE: usize = 256;
-/// Number of files that the job checks and rebuilds at a time. Most of this work waits for a disk of an iod.
+/// Largest number of files that the job checks and rebuilds concurrently. Most of this work waits for a disk of an iod.
 const AT_ONCE: usize = 16;
 /// Seconds for which the job sleeps after each second of checking files without lost copies.
 const REST: u32 = 4;

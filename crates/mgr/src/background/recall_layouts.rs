@@ -16,7 +16,7 @@ use types::{FileId, Status};
 
 /// Interval at which the job checks which iods are lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Number of files whose layouts the job recalls at a time.
+/// Largest number of files whose layouts the job recalls concurrently.
 const AT_ONCE: usize = 64;
 
 pub(super) struct RecallLayouts {

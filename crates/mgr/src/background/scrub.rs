@@ -181,9 +181,9 @@ async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, S
     Ok(each.collect())
 }
 
-/// Returns the byte ranges of a file that lie in `range` of its object on an iod. Returns at most one byte range more
-/// than a reply holds, so that the caller notices surplus ranges, and none if the file does not exist. An empty `range`
-/// stands for the whole object.
+/// Returns the byte ranges of a file that lie in `range` of its object on an iod. An empty `range` stands for the whole
+/// object. Returns at most one byte range more than a reply holds, which shows the caller that ranges are missing from
+/// the reply. Returns no byte ranges if the file does not exist.
 fn ranges(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) -> Vec<(u64, u64)> {
     let file = stored(volume, object.file).filter(|file| file.object() == object);
     let Some(file) = file else { return Vec::new() };

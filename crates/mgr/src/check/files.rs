@@ -17,7 +17,7 @@ use wire::native::SizeReply;
 
 /// Largest number of inodes that one read of the namespace returns.
 const PAGE: usize = 512;
-/// Number of files that the check examines on the iods at a time.
+/// Largest number of files whose objects the check examines concurrently.
 const AT_ONCE: usize = 32;
 /// Largest number of times that the check examines a file whose inode changes during the examination.
 const TRIES: usize = 4;
@@ -91,8 +91,8 @@ impl Check {
                 Some(now) => file = now,
             }
         }
-        // A file that changed at every try is in use. A client that uses the file meets any damage itself, so report
-        // nothing.
+        // A file that changed during each of the `TRIES` examinations is in use. Its users notice any damage
+        // themselves, so report nothing.
         Ok(FileResult::Fine)
     }
 

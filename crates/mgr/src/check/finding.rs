@@ -34,8 +34,8 @@ pub(crate) enum Kind {
 const COPY: &str = "copy it from the other copy, if that has the bytes";
 
 impl Kind {
-    /// Returns the kind of damage that the check reports for this damage if the file has another copy, because then no
-    /// data are lost.
+    /// Returns the kind that the check reports instead of `self` if the file has another copy: a damaged copy loses no
+    /// data, while a damaged object of a file with one copy does.
     pub(super) fn of_a_copy(self) -> Self {
         match self {
             Kind::ObjectMissing => Kind::CopyMissing,

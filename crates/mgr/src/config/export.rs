@@ -1,4 +1,5 @@
-//! Export tables (`[[export]]`) of a mgr's configuration: which clients may mount which directories, and on what terms.
+//! Export tables (`[[export]]`) of a mgr's configuration: which clients may mount which directories, and the conditions
+//! of access.
 
 use super::{Config, KernelLayout};
 use crate::error::Error;
@@ -41,8 +42,8 @@ pub enum SquashWhom {
     All,
 }
 
-/// A directory that clients may mount, and on what terms. A directory may be exported several times, to different
-/// clients. For each client, the first export whose `clients` contain the address of the client applies.
+/// A directory that clients may mount, with the conditions of access. A directory may be exported several times, to
+/// different clients. For each client, the first export whose `clients` contain the address of the client applies.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
@@ -68,16 +69,16 @@ pub struct Export {
     /// Group id of squashed callers.
     #[serde(default = "nobody")]
     pub anon_gid: u32,
-    /// The value of `kernel_layout` for this export; `None`: the value of the mgr.
+    /// The setting `kernel_layout` of this export; `None`: the mgr's setting `kernel_layout` applies.
     #[serde(alias = "layout")]
     pub kernel_layout: Option<KernelLayout>,
-    /// The value of `stripe_unit` for this export; `None`: the value of the mgr.
+    /// The setting `stripe_unit` of this export; `None`: the mgr's setting `stripe_unit` applies.
     pub stripe_unit: Option<String>,
-    /// The value of `stripe_count` for this export; `None`: the value of the mgr.
+    /// The setting `stripe_count` of this export; `None`: the mgr's setting `stripe_count` applies.
     pub stripe_count: Option<u32>,
-    /// The value of `mirrors` for this export; `None`: the value of the mgr.
+    /// The setting `mirrors` of this export; `None`: the mgr's setting `mirrors` applies.
     pub mirrors: Option<u32>,
-    /// The value of `mds_threshold` for this export; `None`: the value of the mgr.
+    /// The setting `mds_threshold` of this export; `None`: the mgr's setting `mds_threshold` applies.
     pub mds_threshold: Option<String>,
     /// Policy settings for this export. They override the settings in the `policy` of the mgr.
     pub policy: Option<String>,

@@ -68,8 +68,9 @@ impl Recorded {
         })
     }
 
-    /// Returns the record of exports after a start of the mgr with these exports. New exports get a new epoch, and the
-    /// returned record does not contain removed exports.
+    /// Returns the record of exports for a start of the mgr with the exports `exports`, computed from `self`, the
+    /// record of the previous start. New exports, and exports that contain a new export, get a new epoch. The returned
+    /// record does not contain removed exports.
     fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
         let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
         let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();

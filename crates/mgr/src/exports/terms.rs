@@ -1,16 +1,17 @@
-//! The durable record of the terms (conditions of access) of exports. If the terms changed since the last start, the
-//! mgr revokes the rights that clients got before this start.
+//! The durable record of the conditions of access to exports. If the conditions changed since the last start, the mgr
+//! revokes the rights that clients got before this start.
 
 use super::Exports;
 use std::fmt::Write;
 use types::Status;
 use wire::native::Key;
 
-/// Key of the record of terms in the registry of the metadata store.
+/// Key of the hash of the conditions of access in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/export-terms";
 
 impl Exports {
-    /// Returns a keyed hash of the clients and terms of all exports. Different terms give a different hash.
+    /// Returns a keyed hash of the paths and the conditions of access of all exports. Other conditions have another
+    /// hash.
     fn terms(&self, key: &Key) -> [u8; 16] {
         let mut text = String::from("exports");
         for rule in &self.rules {
@@ -20,7 +21,8 @@ impl Exports {
         key.derived_id(text.as_bytes())
     }
 
-    /// Returns whether the current terms differ from the recorded terms.
+    /// Returns whether the current conditions of access differ from those that the mgr has recorded in the metadata
+    /// store.
     ///
     /// # Errors
     /// The status with which the metadata store failed.
@@ -29,7 +31,7 @@ impl Exports {
         Ok(recorded.is_none_or(|recorded| recorded[..] != self.terms(key)))
     }
 
-    /// Records the current terms durably.
+    /// Records the current conditions of access durably in the metadata store.
     ///
     /// # Errors
     /// The status with which the metadata store failed.

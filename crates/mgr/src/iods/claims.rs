@@ -78,7 +78,8 @@ pub(super) fn judge(
         },
         (None, Some(highest)) if highest < next => Ok(()),
         (None, Some(highest)) => Err(Refusal::Above { highest, next }),
-        // An iod without a claim must report its highest inode number.
+        // An iod without a claim must report the highest inode number among its objects. Otherwise the mgr cannot
+        // detect that its store is an older copy.
         (None, None) => return Err(Status::Io),
     })
 }

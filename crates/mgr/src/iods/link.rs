@@ -55,8 +55,8 @@ pub(crate) struct Link {
     turn: AtomicUsize,
     /// The connection for WRITE_REPORTS (write reports), if the iod serves NFS.
     write_reports: Option<Connection>,
-    /// The connection for LENGTHS (requests of the iod for file lengths), if the iod serves NFS. The mgr's replies to
-    /// LENGTHS must not wait until the mgr has processed WRITE_REPORTS.
+    /// The connection for LENGTHS (requests of the iod for file lengths), if the iod serves NFS. The file lengths that
+    /// the mgr sends to the iod must not wait until the mgr has processed WRITE_REPORTS.
     lengths: Option<Connection>,
     /// The configured address of the iod.
     address: Address,
@@ -64,7 +64,8 @@ pub(crate) struct Link {
     numeric: OnceCell<Vec<String>>,
     /// Semaphore that limits the PULL requests to this iod.
     pulls: Semaphore,
-    /// Time until which the mgr sends no PULL requests to this iod; `None`: the mgr sends them.
+    /// After a failed PULL request (a copy from a source iod), the time until which the mgr sends no PULL requests to
+    /// this iod.
     rests_until: Mutex<Option<Instant>>,
     /// The IP address at which the mgr reaches the iod, if the data server of the iod listens on all addresses of its
     /// host.
@@ -294,9 +295,9 @@ impl Link {
         self.numeric.get_or_init(|| look_up).await.clone()
     }
 
-    /// Makes the iod copy bytes from another iod (PULL), which counts as a write. Returns `None` if the iod does not
-    /// support PULL or could not read all bytes. The caller must then copy the bytes another way. After such a failure,
-    /// the mgr sends this iod no PULL for [`PULL_REST`].
+    /// Makes the iod copy bytes of an object, on another iod or on the same iod, into an object of its own (PULL).
+    /// Returns `None` if the iod does not support PULL or could not read all bytes. The caller must then copy the bytes
+    /// another way. After such a failure, the mgr sends this iod no PULL for [`PULL_REST`].
     pub(crate) async fn pull(&self, arguments: &PullArgs) -> Result<Option<PullReply>, Status> {
         // Acquiring a permit fails only if the semaphore is closed, and no code closes it.
         let _turn = self.pulls.acquire().await.map_err(|_| Status::Delay)?;

@@ -1,5 +1,5 @@
-//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the epoch and the next inode
-//! number of the store rise above those of every later state that the iods have recorded.
+//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the mgr raises the epoch and the
+//! next inode number of the store above all values that the iods have recorded.
 //!
 //! The recovered store allocates no inode number that a later state may have allocated. If the file of an object does
 //! not exist, but may exist in a later state, the mgr keeps the object. `weir fsck` lists the kept objects.

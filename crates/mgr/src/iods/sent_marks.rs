@@ -82,8 +82,8 @@ impl Claims {
         self.namespace.registry_put(net::clock::now().into(), &key(iod), record.as_ref()).await
     }
 
-    /// Returns whether an iod that reports the mark `remembered` has accepted a later mark before. `remembered` is 0
-    /// for an iod without a mark.
+    /// Returns whether the iod has accepted a later mark than `remembered`, the mark that the iod now reports (0:
+    /// none). The disk of such an iod is an older copy.
     pub(super) fn is_behind(&self, iod: IodId, remembered: u64) -> Result<bool, Status> {
         Ok(self.sent_marks(iod)?.is_some_and(|marks| marks.is_behind(remembered)))
     }

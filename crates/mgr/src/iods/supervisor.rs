@@ -89,8 +89,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
         state.members.insert(number, member);
     }
-    // Claim the iod again: if the mgr has made a new mark during this function, only iods that counted as connected
-    // have got it.
+    // Claim the iod again: the mgr may have made a new mark during this function, before this iod was recorded as
+    // connected, and sent the new mark only to iods that were recorded as connected.
     if let Err(why) = iods.claim_again(number, &link).await {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));
@@ -138,7 +138,8 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         (known, Registered { number, id, tcp, local })
     };
     if known.as_ref() != Some(&registered) {
-        // If the store fails, keep the number allocated, because the record may have been stored nevertheless.
+        // If the metadata store returns an error, keep the iod number allocated, because the store may have the
+        // registry record nevertheless.
         register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)

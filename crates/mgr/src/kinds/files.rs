@@ -78,7 +78,7 @@ impl LayoutType for Files {
 }
 
 /// Returns the device for these iods, and the index of the file's first iod in the device. Files with the same cyclic
-/// order of iods share a device, whichever of these iods is first.
+/// order of iods share a device, even if their first iods differ.
 fn name(devices: &Devices, iods: &[u16], mut servers: Vec<DataServer>, key: &Key) -> ([u8; 16], u32) {
     let smallest = iods.iter().enumerate().min_by_key(|(_, number)| **number).map_or(0, |(at, _)| at);
     servers.rotate_left(smallest);

@@ -89,8 +89,8 @@ impl Objects<'_> {
 /// offset of the source file to the source object and the offset in this object.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
-    // For each pair of target and source object: the index in `jobs` of the job that can still grow, and the number of
-    // bytes of this job.
+    // For each pair of target and source object: the index in `jobs` of the pair's last job, to which the next extent
+    // is added if the job has space, and the number of bytes of this job.
     let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
     let mut done = 0;
     while done < range.len {

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// If the pieces of data ([`Stretch`]) of a range have fewer bytes than this on average, the mgr copies them into one
-/// buffer. Otherwise each piece becomes one segment of the reply without a copy.
+/// If the [`Stretch`] values of a range have fewer bytes of data than this on average, the mgr copies the data into one
+/// buffer. Otherwise the data of each value become one segment of the reply, without a copy.
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -70,7 +70,7 @@ mod tests {
                 flat.extend_from_slice(&data);
             }
             flat.resize(flat.len() + tail as usize, 0);
-            // The replies of iods arrive in any order, so the test permutes the `stretches`.
+            // Iods reply in any order, so `assemble` must accept unsorted `stretches`.
             if !stretches.is_empty() {
                 let n = stretches.len();
                 stretches.rotate_left(seed % n);

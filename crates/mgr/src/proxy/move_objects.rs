@@ -51,8 +51,8 @@ impl Objects<'_> {
 
     /// Fills a new object with the bytes of an object of this file, and then makes the new object durable.
     async fn fill(&self, best: &Copy, (to, index): (&Objects<'_>, usize)) -> Result<(), Status> {
-        // Use one link for all requests, so that the success of the last request shows that the iod no longer executes
-        // any earlier one.
+        // Send all requests over one link. When the last request has succeeded, the iod can then no longer be executing
+        // an earlier request.
         let link = to.link(index)?;
         let mut at = 0;
         while let Some(data) = self.next_data(best, at).await? {

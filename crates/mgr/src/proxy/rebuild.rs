@@ -39,11 +39,12 @@ pub(super) fn best(copies: &[Copy]) -> Option<&Copy> {
 
 impl Objects<'_> {
     /// Rebuilds every copy that has lost bytes, if another copy has them. No client may write the file during the
-    /// rebuild. Bytes that only the replaced copy has are lost, even if a client has read them before.
+    /// rebuild. The bytes of the longest copy replace those of a copy that has lost bytes. So bytes that only the
+    /// replaced copy had are lost, even if a client has read them.
     ///
     /// # Errors
-    /// `Delay` while an iod of the file is down. `Lost` if no copy has some bytes that were on disk; all other bytes
-    /// are rebuilt then.
+    /// `Delay` while an iod of the file is down. `Lost` if all copies of an object have lost the same durable bytes;
+    /// all other bytes are rebuilt then.
     pub(crate) async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status> {
         self.all_up()?;
         let mut rebuilt = Vec::new();

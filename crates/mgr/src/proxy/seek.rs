@@ -8,9 +8,9 @@ use types::Status;
 use wire::native::{ObjectArgs, Procedure, Rights, SeekArgs, SeekReply, SeekResult, SeekWhat, SizeReply};
 
 impl Objects<'_> {
-    /// Returns the first offset of the file at or after `offset` that has data or that lies in a hole (`content` says
-    /// which of both), whatever the size of the file. Returns `None` if no data follow. Bytes that no object holds are
-    /// a hole.
+    /// Returns the first offset of the file at or after `offset` that has the requested `content` (data or a hole),
+    /// whatever the size of the file. Bytes that no object holds are a hole. For data, returns `None` if the objects
+    /// have no data at or after `offset`. A hole that the function returns may start after the end of the file.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
         let what = match content {
             Content::Data => SeekWhat::Data,
@@ -21,9 +21,8 @@ impl Objects<'_> {
         Ok(found.into_iter().flatten().min())
     }
 
-    /// Returns the first file offset at or after `offset` at which one object of the file has data or a hole (`what`
-    /// says which of both). Queries the copies of the object one after the other. Durable bytes that the object has
-    /// lost count as data.
+    /// Returns the first file offset at or after `offset` at which one object of the file has `what` (data or a hole).
+    /// Queries the copies of the object one after the other. Durable bytes that the object has lost count as data.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
         // The offset, within the object, of the object's first byte at or after the file offset `offset`.
         let start = self.distribution.object_size(offset, column);

@@ -41,7 +41,7 @@ impl Objects<'_> {
         let complete = answers.iter().all(Result::is_ok);
         let answers: Vec<Option<SizeReply>> = answers.into_iter().map(Result::ok).collect();
         let changed = answers.iter().flatten().any(|reply| reply.changed);
-        // A byte in any one copy may have been written, so the longest copy of each object counts.
+        // Only one copy may have the bytes of an unstable write, so use the size of the longest copy of each object.
         let copies = |column| self.copies(column).filter_map(|index| answers[index].as_ref());
         let longest = |column| copies(column).map(|reply: &SizeReply| reply.size).max().unwrap_or(0);
         let taken = |column| copies(column).map(|reply| reply.allocated).max();

@@ -27,8 +27,8 @@ impl Objects<'_> {
 
     /// Returns whether the object on an iod has at least `size` bytes. Changes nothing on the iod and reads no data.
     pub(super) async fn reaches(&self, link: &Link, size: u64) -> Result<bool, Status> {
-        // Search for a hole from the last byte before `size`. If the object has this byte, SEEK finds at least the hole
-        // after the last byte of the object. If the object ends before this byte, SEEK finds nothing.
+        // SEEK for a hole at the last byte before `size` shows whether the object has this byte. If so, SEEK finds a
+        // hole, at the latest at the end of the object. If the object ends before this byte, SEEK finds nothing.
         let offset = size.checked_sub(1).unwrap_or(limits::FILE_SIZE_MAX);
         let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
         let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;

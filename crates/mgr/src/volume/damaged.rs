@@ -28,7 +28,7 @@ pub(crate) struct Damaged {
 struct State {
     /// Files that the rebuilder job must repair from another copy.
     waiting: Suspects,
-    /// Files whose loss the mgr has already logged.
+    /// Files whose lost bytes the mgr has already logged.
     reported: BTreeSet<FileId>,
     /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
@@ -52,7 +52,8 @@ impl Damaged {
         }
     }
 
-    /// Returns and removes the files that requests have recorded since the last call.
+    /// Returns the files to repair that [`Self::found`] has recorded since the last call, and removes them from the
+    /// record.
     pub(crate) fn take(&self) -> Suspects {
         std::mem::take(&mut self.state().waiting)
     }
@@ -69,7 +70,8 @@ impl Damaged {
         (state.left + state.waiting.len(), state.looked)
     }
 
-    /// Remembers that the mgr logs the lost bytes of this file. Returns whether the mgr has not logged them before.
+    /// Records that the mgr logs the lost bytes of this file now. Returns whether the mgr has not logged the loss for
+    /// this file before.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
         if state.reported.len() >= MOST {

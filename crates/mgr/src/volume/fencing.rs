@@ -52,7 +52,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores a fence with the current generation of a file again, and sends it to all iods of the file.
+    /// Stores a fence with the current generation of a file as an intent, without raising the generation, and sends the
+    /// fence to all iods of the file.
     pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.info(file)?.generation;
         self.namespace.record_intent(now(), FileIntent { file, intent: Intent::Fence(generation) }).await?;

@@ -2,9 +2,9 @@
 //! write layout.
 //!
 //! No iod has an object of an inline file: the mgr alone creates, writes, reads and deletes the file. To move the bytes
-//! to iods, the namespace first records the objects, and no write changes the inline bytes after this step. Then the
-//! mgr writes the bytes to the objects durably. At last the namespace removes the inline bytes, which are valid until
-//! this step. So if the mgr dies during the move, the next start moves the bytes again.
+//! to iods, the namespace first records the objects; from then on, no write changes the inline bytes. Then the mgr
+//! writes the bytes to the objects durably. Finally the namespace removes the inline bytes, which are valid until then.
+//! So if the mgr dies during the move, the next start moves the bytes again.
 
 use super::Volume;
 use crate::counters::add;

@@ -161,9 +161,9 @@ impl Volume {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
-        // Record the client's report in the grant only after the namespace has stored the size: a report that failed
-        // for lack of space does not count. A report without `durable` does not count either, because it does not say
-        // how far the client's writes reached.
+        // Record in the grant that the client has reported its writes only after the namespace has stored the size,
+        // because storing the size may fail for lack of space. A report without `durable` does not change the grant,
+        // because it does not say how far the client's writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }
@@ -186,8 +186,9 @@ impl Volume {
         }
         let mut unreported = write && (revoked || self.grants.is_untold(file, client));
         if unreported {
-            // Record that this client may have unreported writes before removing its layout grant. Otherwise, after the
-            // next LAYOUTCOMMIT of another client, the mgr would assume that all clients have reported their writes.
+            // Before removing the layout grant of this client, record that the client may have unreported writes.
+            // Otherwise, after the next LAYOUTCOMMIT of another client, the mgr would assume that all clients have
+            // reported their writes.
             self.intents.abandoned(file, revoked);
         }
         if write {
@@ -207,7 +208,7 @@ impl Volume {
             fenced
         };
         match result.await {
-            // The file was deleted, so nothing has to be fenced or measured.
+            // The file was deleted, so the mgr need not fence it or query the iods for its size.
             Err(Status::Stale) => Ok(()),
             other => other,
         }

@@ -1,8 +1,8 @@
 //! Errors for kernel clients when an iod is lost: EIO instead of an endless wait.
 //!
-//! Weir's own client gets `Delay`, and limits itself how often it retries. After `Delay`, a kernel client retries
-//! forever, and the reading program hangs. So once an iod is lost, the mgr replies with `Io` to requests of kernel
-//! clients for bytes on this iod.
+//! Weir's own client gets `Delay`, and itself limits how often it repeats the request. After `Delay`, a kernel client
+//! retries forever, and the reading program hangs. So once an iod is lost, the mgr replies with `Io` to requests of
+//! kernel clients for bytes on this iod.
 
 use super::Volume;
 use nfs::fs::Ctx;
@@ -15,8 +15,8 @@ use types::{ByteRange, FileId, Status, limits};
 pub(crate) struct NativeClients(Mutex<HashSet<u64>>);
 
 impl NativeClients {
-    /// Records that a client has sent a request that only Weir's own client sends, so that it does not count as a
-    /// kernel client.
+    /// Records that a client has sent a request that only Weir's own client sends. So the mgr does not treat the client
+    /// as a kernel client.
     pub(super) fn seen(&self, client: u64) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The set of clients may contain clients that no longer exist, so clear the set when it is full. The next

@@ -85,9 +85,9 @@ impl Volume {
         outcome
     }
 
-    /// Measures the size of a file that no possible writer has open. First fences the writes in flight of clients that
-    /// can no longer report them, so that these writes cannot extend the file after the measurement. Fails with `Delay`
-    /// until every iod refuses these writes.
+    /// Measures the size of a file that no client has open or can write under a layout. First fences the writes in
+    /// flight of clients that can no longer report them, so that these writes cannot extend the file after the
+    /// measurement. Fails with `Delay` until every iod refuses these writes.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.intents.is_unfenced(file) {
             match self.shut_out(file).await {
@@ -169,12 +169,12 @@ impl Volume {
         self.intents.finish_truncation(file, size).await
     }
 
-    /// Abandons a truncation that an iod refuses permanently. First repeats the truncation once, so that the objects on
-    /// the other iods are truncated. Returns whether the file had such a truncation.
+    /// Abandons a truncation that an iod refuses permanently. First tries once to complete the truncation, which also
+    /// truncates the objects on the other iods. Returns whether it has abandoned a truncation.
     ///
-    /// Once the truncation is abandoned, the bytes that the refusing iod still has beyond the file size count as
-    /// written. So only an administrator may abandon the truncation. While the truncation is pending, no operation can
-    /// extend the file.
+    /// Once the truncation is abandoned, a file that grows again may contain the bytes that the refusing iod still has
+    /// beyond the file size. So only an administrator may abandon the truncation. While the truncation is pending, no
+    /// operation can extend the file.
     pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {
@@ -226,8 +226,8 @@ impl Volume {
             info = self.namespace.info(file)?;
         }
         if self.intents.is_unfenced(file) {
-            // A client that disappeared, or has returned its layout, gets no layout recall. Fence the file, so that
-            // late writes of such a client cannot arrive after the truncation.
+            // A client that disappeared, or has returned its layout, gets no layout recall. Fence the file, so that the
+            // iods refuse writes of such a client that are still in flight after the truncation.
             self.objects(&info)?.map_or(Ok(()), |objects| objects.all_up())?;
             self.shut_out_alone(file).await?;
             self.finish_fence(file).await?;

@@ -50,7 +50,7 @@ impl Volume {
     }
 
     /// Queries the iods for the allocated space of a file in a separate task, which continues even if the caller is
-    /// cancelled. An iod reports only once that clients have changed an object, so the mgr must not lose the reply.
+    /// cancelled. An iod reports each change of an object only once, so the mgr must not lose the reply.
     fn ask_space(self: &Arc<Self>, file: FileId, change: u64) {
         let volume = self.clone();
         task::spawn(async move {

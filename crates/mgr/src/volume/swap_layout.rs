@@ -28,7 +28,8 @@ use types::{FileId, Generation, Status};
 /// Time limit for the return of all layouts of a file, in lease periods. A recall may take one lease period. A second
 /// recall, for a layout that the mgr granted during the first recall, may take another lease period.
 const LEASES: u32 = 3;
-/// Pause before the mgr recalls the layouts that it granted during the previous recall.
+/// Pause between two recalls of the layouts of a file. A further recall is for layouts whose grant was in progress
+/// during the previous recall.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Largest number of attempts to swap the layout record. An attempt fails if a fence that does not belong to the move
 /// raises the generation of the file.

@@ -97,8 +97,9 @@ fn resident() -> usize {
 fn dead_clients_leave_no_state_and_no_memory() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(2, "64K"));
-    // With a lease of 3 s, lease and courtesy time end after 27 s. No other client sends a request that ends the
-    // courtesy time earlier.
+    // With a lease of 3 s, the mgr deletes the state of a dead client after 27 s: after the lease and the courtesy time
+    // of eight leases. The mgr would delete the state earlier only if another client requested a conflicting open or
+    // lock.
     cluster.config.lease_secs = 3;
     runtime.block_on(cluster.start_mgr());
     runtime.block_on(cluster.wait_up(2));

@@ -173,7 +173,8 @@ impl Attacker {
         }
     }
 
-    /// Returns the reply, or `None` if the connection failed. Counts a request to which the iod did not reply in time.
+    /// Returns the reply, or `None` if the request failed. Increments the counter `STUCK` if the iod did not reply in
+    /// time.
     fn count_timeout<T>(outcome: io::Result<T>) -> Option<T> {
         if outcome.as_ref().is_err_and(is_timeout) {
             STUCK.fetch_add(1, Relaxed);

@@ -143,7 +143,8 @@ impl Session {
 pub struct Attacker {
     place: Place,
     random: SeededRandom,
-    /// A test bench that generates random requests. The attacker sends these requests to the mgr, and not to the bench.
+    /// The test bench that the generator of random requests needs. The attacker sends these requests to the mgr, and
+    /// none to the bench.
     bench: Bench,
     seen: Seen,
     session: Option<Session>,
@@ -152,7 +153,8 @@ pub struct Attacker {
     late: VecDeque<(Session, Instant)>,
 }
 
-/// Largest number of sessions waiting for a reply that the attacker keeps.
+/// Largest number of sessions with a request to which the mgr has not replied yet. When there are more, the attacker
+/// waits for a reply.
 const LATE_MAX: usize = 64;
 /// How long the attacker waits for a reply before it continues in a new session. Some requests wait for callbacks, to
 /// which the attacker does not reply.

@@ -160,8 +160,8 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.truncate(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
-        // The intent `Written` says that a client was writing when the mgr died, so the mgr must measure the size of
-        // the file.
+        // The intent `Written` says that a client was writing when the mgr died, so the mgr must query the iods for the
+        // size of the file.
         namespace.record_intent(Default::default(), FileIntent { file, intent: Intent::Written }).await.unwrap();
     })
     .await;
@@ -209,7 +209,7 @@ async fn the_size_is_measured_after_the_writer_and_the_mgr_died() {
     wait_settled(&cluster).await;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().check(false).await.findings, []);
-    // The mgr does not measure the file again, because no client has written the file since the first measurement.
+    // The mgr does not query the iods for the size again, because no client has written the file since the first query.
     let queries = cluster.mgr().counters().size_queries;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().counters().size_queries, queries);
@@ -273,8 +273,8 @@ async fn the_size_is_not_final_while_an_iod_is_down() {
     Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
     cluster.stop_iod(second);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // While the iod is down, the mgr returns the last size that it knows. It measures the file when the iod has
-    // connected again.
+    // While the iod is down, the mgr returns the last size that it knows. It queries the iods for the size when the iod
+    // has connected again.
     assert_eq!(size(&files, 8, file).await, 0);
     files.closed(&ctx(7), file, true).await.unwrap();
     assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
@@ -307,8 +307,8 @@ async fn a_close_does_not_cancel_an_interrupted_size_measurement() {
         let gone = files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why.clone());
         let mut gone = Box::pin(gone);
         if futures_util::poll!(gone.as_mut()).is_ready() {
-            // On a busy machine, the iod may reply within the first poll. The request is complete then and cannot be
-            // interrupted, so the test tries again with another file.
+            // On a busy machine, the iod may reply during the first poll of `gone`. The call is complete then, and the
+            // test cannot cancel it, so the test tries again with another file.
             assert!(tries < 100, "{how}: no iod is asked");
             whys.push(why);
             continue;
@@ -511,15 +511,16 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
     assert_eq!(late, Err(Status::Fenced), "the iod remembers the removal");
-    // A restarted iod has no tombstone of a deleted object, so a late write can create the object again. The mgr is
-    // stopped during this write.
+    // A restarted iod has no tombstone of a deleted object, so a delayed write of a client can create the object again.
+    // The mgr is stopped during this write, so it cannot delete the object at once.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(1);
     cluster.start_iod(1);
     Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
     assert_eq!(cluster.objects(), 3);
-    // The mgr lists the objects of an iod when the iod connects, so the mgr finds the object of the late write.
+    // The mgr lists the objects of an iod when the iod connects, so the mgr finds the object that the delayed write
+    // created.
     cluster.start_mgr().await;
     until("the object is collected", || cluster.objects() == 2).await;
     until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
@@ -541,8 +542,8 @@ async fn many_objects_without_files_are_not_collected() {
     until("their objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 0);
     drop(files);
-    // A restarted iod has no tombstones of deleted objects, so late writes can create the objects again. The mgr is
-    // stopped during these writes.
+    // A restarted iod has no tombstones of deleted objects, so delayed writes of clients can create the objects again.
+    // The mgr is stopped during these writes, so it cannot delete the objects at once.
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(0);
     cluster.start_iod(0);

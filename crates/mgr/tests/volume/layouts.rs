@@ -232,8 +232,8 @@ async fn a_client_can_fence_its_own_old_layout() {
     // writer reached.
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
-    // A client that lost its layout does not know of later truncations by other clients. So its LAYOUTCOMMIT requests
-    // that the mgr queries the iods for the file size.
+    // A client that lost its layout does not know of later truncations by other clients. So, in its LAYOUTCOMMIT, it
+    // asks the mgr to query the iods for the file size.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();
@@ -241,7 +241,7 @@ async fn a_client_can_fence_its_own_old_layout() {
     write_direct(&files, 7, &new, 60, &pattern(20, 3)).await.unwrap();
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 80);
-    // While an iod is down, the mgr cannot measure the file, and the LAYOUTCOMMIT fails.
+    // While an iod is down, the mgr cannot get the file size from all iods, and the LAYOUTCOMMIT fails.
     cluster.stop_iod(1);
     let told = files.layout_commit(&ctx(7), file, (KIND, measure), Some(119), None).await;
     assert_eq!(told.unwrap_err(), Status::Delay);

@@ -26,14 +26,14 @@ async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
     length_answer(cluster, iod, file).await.map(|told| told.file)
 }
 
-/// Returns the length of a file, and the smallest valid length of its object on the iod, as the mgr returns them to the
-/// iod.
+/// Returns the length of a file, and the length that its object on the iod must have at least, as the mgr returns them
+/// to the iod.
 async fn length_answer(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
     let served = cluster.iods[iod].as_ref().unwrap().volume().clone();
     tokio::task::spawn_blocking(move || served.file_length(ObjectId::stream_0(file))).await.unwrap()
 }
 
-/// Waits until a LENGTHS request of the iod has reached the mgr.
+/// Repeatedly requests the length of the file at the iod, until the mgr has received a length request of an iod.
 async fn wait_for_request(cluster: &Cluster, iod: usize, file: FileId) {
     let asked = || cluster.mgr().counters().lengths_asked;
     let before = asked();
@@ -76,7 +76,8 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     assert_eq!(length(&cluster, 1, file).await, Some(30));
     // The mgr returns no length for an inode that does not exist or is not a regular file.
     assert_eq!((length(&cluster, 0, FileId::ROOT).await, length(&cluster, 0, FileId(9999)).await), (None, None));
-    // A restarted mgr does not know which clients wrote the file, so it measures the file before it returns a length.
+    // A restarted mgr does not know which clients wrote the file, so it queries the iods for the size of the file
+    // before it returns a length.
     layout(&files, 7, file).await;
     drop(files);
     cluster.restart_mgr().await;

@@ -37,7 +37,7 @@ fn step(unit: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Applies one step of a random sequence to the file, and to the buffer with the expected bytes.
+/// Applies one operation of a random sequence to the file, and to the buffer with the expected bytes.
 async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     match *step {
         Step::Write { at, len, seed, stable } => {

@@ -125,8 +125,8 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
 }
 
-/// A metadata store that was recovered from an older copy has no record of objects that moves of files created after
-/// the copy was made. A move of a file to objects that already exist must fail.
+/// After the recovery of an older copy of the metadata store, the store does not know the objects that later moves of
+/// files created. A move of a file to objects that already exist must fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_to_objects_that_exist_is_refused() {
     let cluster = two(1).await;

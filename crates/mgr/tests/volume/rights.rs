@@ -163,8 +163,8 @@ async fn changes_that_revoke_no_held_right_fence_nothing() {
     for (who, change) in [
         // The change that tar and rsync make: root writes a file, and then gives it to another owner.
         (ctx(11), SetAttrs { uid: Some(9), gid: Some(9), ..mode(0o600) }),
-        // The change by which an owner protects a file (mode 0400). Here the user who holds rights is the owner, and so
-        // keeps these rights.
+        // The change by which an owner protects a file (mode 0400). The owner is the only user with rights to the file,
+        // and can restore any permission, so the mgr revokes nothing.
         (user(OWNER, 12), mode(0o400)),
     ] {
         let file = create(&files, &format!("f{}", who.client)).await;

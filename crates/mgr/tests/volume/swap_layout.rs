@@ -71,7 +71,7 @@ async fn used(files: &Files, file: FileId) -> (ObjectId, Vec<IodId>) {
     (body.object, body.devices)
 }
 
-/// Returns the path of the file that stores an object of a stream after stream 0.
+/// Returns the path of the file that stores an object of any stream except stream 0.
 pub fn later(cluster: &Cluster, iod: usize, id: ObjectId) -> PathBuf {
     object(cluster, iod, id.file).with_file_name(format!("{:016x}-{:08x}", id.file.0, id.stream))
 }
@@ -260,7 +260,7 @@ fn next(from: &Layout, in_place: bool) -> Layout {
     Layout { kind: KIND, body: Record { iods, stream: record.stream + 1, ..record }.to_bytes() }
 }
 
-/// The mgr crashes between two steps of a move. The store records each of these steps.
+/// A move of a file changes the metadata store several times. The mgr crashes between two of these changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     let mut cluster = four().await;

@@ -218,9 +218,9 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Subtract the released bytes from the counter of held memory first, and from `used` second. With the
-        // opposite order, another thread could reserve the released bytes between the two steps, and the counter of
-        // held memory would briefly count these bytes twice.
+        // Subtract the released bytes from the server's statistics counter first, and then from `used`, which limits
+        // reservations. In the opposite order, another thread could reserve the released bytes in between, and the
+        // statistics counter would briefly count these bytes twice.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);

@@ -67,11 +67,11 @@ struct Part {
 }
 
 enum Turn {
-    /// The queue is empty, so the caller is no longer the writer.
+    /// The queue is empty. The caller is no longer the active writer of the connection.
     Idle,
-    /// More data are queued, and the caller is still the writer.
+    /// The write sent some data, and the queue may contain more. The caller is still the active writer.
     More,
-    /// The socket accepts no data now, and the caller is still the writer.
+    /// The socket accepts no data now. The caller is still the active writer.
     Blocked,
 }
 
@@ -162,8 +162,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until the socket accepts data, or fails after the time limit. `first` is the oldest part in the queue:
-    /// its sequence number, and the time when this part began to wait.
+    /// Waits until the socket accepts data. Fails if the oldest part in the queue waits for longer than `stall`.
+    /// `first` holds the sequence number of this part, and the time when this part began to wait.
     async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
         let left = self.left.load(Relaxed);
         let since = match *first {

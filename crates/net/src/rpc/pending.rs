@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// One step of the random history of a connection that the test generates.
+    /// One event in the random sequence of events that the test applies to the table of waiting calls.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         /// The client makes a call with this timeout in seconds.
@@ -90,7 +90,8 @@ mod tests {
     /// The channel over which a caller receives its reply.
     type ReplyReceiver = oneshot::Receiver<Result<Bytes, Error>>;
 
-    /// A model of the connection: the waiting calls with their xids and deadlines, and the alarms that are set.
+    /// The table under test (`pending`), and beside it the expected state: the waiting calls with their xids and
+    /// deadlines, and the alarms that are set.
     struct Model {
         start: Instant,
         now: u64,

@@ -126,7 +126,7 @@ impl Drop for Server {
 
 impl Shared {
     /// Returns the reason why the server must refuse another connection from this peer. Returns `None` if the server
-    /// may accept the connection. Logs and counts each refusal.
+    /// may accept the connection. Counts the refusals because of a limit, and logs them at a limited rate.
     pub(super) fn refuses(&self, peer: &Address, user: Option<u32>) -> Option<&'static str> {
         if *self.stop.borrow() {
             return Some("the server stops");

@@ -241,7 +241,7 @@ impl Session {
         self.back.as_ref()
     }
 
-    /// Occupies a free slot for a request. Returns `None` if every slot that the server grants is in use.
+    /// Occupies a free slot for a request. Returns `None` if no slot that new requests may use is free.
     pub fn acquire(&mut self) -> Option<Ticket> {
         self.slots.acquire()
     }

@@ -79,11 +79,11 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(values)
     }
 
-    /// Adds the attribute values that depend on the file.
+    /// Sets in `values` the standard attributes that depend on the file.
     ///
     /// # Errors
-    /// `NFS4ERR_ACCESS` if another export begins at this file and the caller may not see that export. In this case the
-    /// call adds no value.
+    /// `NFS4ERR_ACCESS` if the file is the root directory of another export and the caller may not see that export. In
+    /// this case the call sets no value.
     pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) -> Answer<()> {
         let place = self.fs().descend(&self.ctx, attrs.id)?;
         values.set_attrs(attrs);
@@ -106,7 +106,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(values)
     }
 
-    /// Adds the values of Weir's own attributes, which do not depend on the file's stored attributes.
+    /// Sets in `values` those of Weir's own attributes in `mask` that the file system returns separately from the
+    /// attributes of the file ([`Attrs`]).
     pub(super) async fn add_private_values(&self, values: &mut Values, mask: Mask, file: FileId) -> Answer<()> {
         if mask.has(attrs::FATTR4_WEIR_POLICY) {
             values.weir_policy = self.fs().policy(&self.ctx, file)?;

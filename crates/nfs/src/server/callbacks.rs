@@ -24,7 +24,7 @@ pub struct CallbackPath {
     pub security: Option<callback_sec_parms4>,
 }
 
-/// Sends callbacks to clients, and lets tasks of the server sleep.
+/// What the server needs from its runtime environment: the transport of callbacks to clients, and a timer.
 pub trait Callbacks: Send + Sync + 'static {
     /// Sends a CB_COMPOUND and waits for the reply, up to a timeout. Arguments and results are without RPC headers.
     fn call(&self, path: CallbackPath, arguments: Segments) -> impl Future<Output = Result<Bytes, Lost>> + Send;

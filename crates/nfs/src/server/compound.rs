@@ -124,7 +124,7 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) ctx: Ctx,
     /// The credentials of the sender, before the export maps them.
     pub(super) caller: Cred,
-    /// The terms of the export of the current filehandle.
+    /// The access conditions of the export of the current filehandle.
     pub(super) terms: Terms,
     pub(super) connection: ConnectionId,
     pub(super) principal: Principal,
@@ -186,7 +186,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         self.fs().info(self.ctx.place)
     }
 
-    /// Sets the current filehandle, resets the current stateid, and applies the terms of the export.
+    /// Sets the current filehandle, resets the current stateid, and applies the export's access conditions (read-only,
+    /// mapping of user ids) to the following operations.
     pub(super) fn set_place(&mut self, file: FileId, place: Place) {
         self.enter(place);
         self.current = Some(Handle { file, stateid: ANONYMOUS, place });
@@ -263,7 +264,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         current.ok_or(NFS4ERR_BAD_STATEID.into())
     }
 
-    /// Runs `look` on the state tables.
+    /// Reads the state tables: calls the closure `look` with the tables while holding their lock.
     pub(super) fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&lock(&self.server.state))
     }

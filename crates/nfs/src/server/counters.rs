@@ -8,14 +8,14 @@ use wire::nfs4::nfsstat4;
 /// (OP_ILLEGAL).
 const NUMBERS: usize = 76;
 
-/// The number of results of one operation since the server started.
+/// How often one NFS operation has succeeded and failed since the server started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpCount {
     /// The operation number (`nfs_opnum4`).
     pub number: u32,
-    /// Number of results with NFS4_OK.
+    /// Number of times that the operation succeeded (NFS4_OK).
     pub ok: u64,
-    /// Number of results with an error.
+    /// Number of times that the operation failed.
     pub failed: u64,
 }
 

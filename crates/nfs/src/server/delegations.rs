@@ -79,7 +79,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Recalls delegations of a file without waiting for their return.
+    /// Recalls the delegations of a file that conflict with a change of its names ([`Use::Metadata`]). Does not wait
+    /// for their return.
     pub(super) async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
         let recall = |state: &mut State| state.recall_delegations(file, Use::Metadata, except, ctx.now);
         let (recalls, effects) = self.change(recall);
@@ -140,10 +141,10 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(Some(found.id))
     }
 
-    /// Recalls the delegations of `file` after an operation has removed one of its names. `expected` is the file
-    /// whose delegations the server recalled before the operation. If `file` is not `expected`, recalls the
-    /// delegations of `file` that other clients hold. If `file` has no name left, recalls the caller's delegation
-    /// too, because the server does not free a file with a delegation.
+    /// Recalls the delegations of `file`, except data delegations (`WANT_DATA`), after an operation has removed one of
+    /// its names. `expected` is the file whose delegations the server recalled before the operation. If `file` is not
+    /// `expected`, recalls the delegations of `file` that other clients hold. If `file` has no name left, recalls the
+    /// caller's delegation too, because the server does not free a file with a delegation.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));

@@ -8,8 +8,8 @@ use types::FileId;
 /// Smallest number of entries at which the table removes unused entries.
 const SMALL: usize = 1024;
 
-/// The export root and epoch through which a client reached a file, by client and file. Files reached through the
-/// export of the root directory have no entry.
+/// For each client and file: the root directory and the export epoch ([`Place::epoch`]) of the export through which the
+/// client reached the file. A file without an entry was reached through [`Place::default`].
 #[derive(Debug)]
 pub(super) struct ExportOfOpens {
     roots: HashMap<(u64, FileId), (FileId, u32)>,

@@ -47,8 +47,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     }
 
     /// Checks whether READ, WRITE or a similar operation with this stateid is permitted (RFC 8881 §8.2.3, §9.1.2).
-    /// Returns true if an open permits the I/O. Returns false if the stateid is special, and the caller's permissions
-    /// on the file permit the I/O.
+    /// Returns true if an open or a delegation permits the I/O. Returns false if the stateid is special, and the
+    /// caller's permissions on the file permit the I/O.
     pub(super) async fn permit(&mut self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         if self.server.is_data_only() {
@@ -84,7 +84,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     }
 }
 
-/// Converts offset and length of a lock request to a span; invalid values are INVAL (RFC 8881 §18.10.3).
+/// Converts offset and length of a lock request to a span. Returns the error INVAL if the length is 0 or the range ends
+/// beyond the largest offset (RFC 8881 §18.10.3).
 pub(super) fn lock_span(offset: u64, length: u64) -> Result<Span, nfsstat4> {
     Span::new(offset, length).ok_or(NFS4ERR_INVAL)
 }

@@ -94,8 +94,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Returns whether any client except `except` holds a layout that overlaps `filter`. A layout that was removed from
-    /// the state tables still counts as held until the file system has processed its end.
+    /// Returns whether any client except `except` holds a layout that overlaps `filter`. Also returns true while the
+    /// file system still processes the end of any layout of the file, which the state tables no longer contain.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.ending_layouts).contains_key(&file)
     }

@@ -32,10 +32,11 @@ pub fn reply_bound(body: &[u8]) -> usize {
             continue;
         }
         sum += if number == OP_READ as u32 || number == OP_READ_PLUS as u32 {
-            // The count is the seventh word after the operation number READ, behind stateid and offset.
+            // `count`, the length of the read, is the seventh 4-byte word after the operation number, behind stateid
+            // and offset.
             PLAIN + (word(at + 7) as usize).min(limits::PAYLOAD_MAX)
         } else if number == OP_READDIR as u32 {
-            // `maxcount` is the sixth word after the operation number READDIR, behind cookie, verifier and `dircount`.
+            // `maxcount` is the sixth 4-byte word after the operation number, behind cookie, verifier and `dircount`.
             PLAIN + (word(at + 6) as usize).min(limits::RECORD_MAX)
         } else if number == OP_GETXATTR as u32 || number == OP_LISTXATTRS as u32 {
             PLAIN + limits::XATTRS_BYTES_MAX.max(limits::XATTR_VALUE_MAX)
@@ -46,8 +47,7 @@ pub fn reply_bound(body: &[u8]) -> usize {
         } else if matches!(number, GETATTR | LOCK | LOCKT) {
             PLAIN
         } else {
-            // `OTHER` bytes suffice for a result with stateids, filehandles or `change_info4`. The word that matched
-            // may also be no operation number, but a count or a length.
+            // `OTHER` bytes suffice for a result with stateids, filehandles or `change_info4`.
             OTHER
         };
         if sum >= limits::RECORD_MAX {

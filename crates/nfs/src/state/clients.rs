@@ -56,7 +56,8 @@ pub struct Client {
     pub sessions: Vec<sessionid4>,
     /// Whether the client has sent RECLAIM_COMPLETE for all file systems.
     pub reclaim_complete: bool,
-    /// Whether the client's lease has expired, and whether other clients may take its state.
+    /// Whether the client's lease has expired, and whether the server may revoke the client's state if a request of
+    /// another client conflicts with this state.
     pub(crate) lapse: Lapse,
     /// Whether the durable record of the client is stored, or an [`Effect::Persist`] for this record is pending. The
     /// record permits the client to reclaim after a restart.

@@ -17,8 +17,8 @@ use wire::nfs4::{OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_A
 
 type Other = [u8; 12];
 
-/// The recall cooldown: how long after a recall the server grants delegations of the file only to clients that ask for
-/// a delegation.
+/// The recall cooldown: for this time after the start of a recall, the server grants no directory delegation of the
+/// recalled directory, and a delegation of the recalled file only if the OPEN asks for one.
 const COOLING: Duration = Duration::from_secs(60);
 /// Largest number of files with a recall cooldown.
 const COOLING_MAX: usize = 4096;
@@ -57,13 +57,13 @@ pub enum Want {
     Data,
 }
 
-/// Weir's own value of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: the client wants a data delegation
-/// (`docs/native-protocol.md`). The holder of a data delegation caches only bytes, size and times, so other clients
-/// change names, modes and extended attributes without a recall. A client can also get a data delegation with an open
-/// only for writing.
+/// Weir's own value of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: the client wants a data delegation ("delegation of the
+/// data" in `docs/native-protocol.md`). The holder of a data delegation caches only bytes, size and times, so other
+/// clients change names, modes and extended attributes without a recall. A client can also get a data delegation with
+/// an open only for writing.
 ///
-/// A client that asks for a delegation of the same file again receives the delegation that it already holds. For an
-/// open for writing, a write delegation replaces a read delegation if no other client has the file open.
+/// A client that wants a data delegation of the same file again receives the data delegation that it already holds. For
+/// an open for writing, a write delegation replaces a read delegation if no other client has the file open.
 pub const WANT_DATA: u32 = 0x8000;
 
 /// Why the server grants no delegation with an open.
@@ -85,12 +85,13 @@ pub enum Use {
     /// Writes the file, denies access to it, or changes its size or modification time. Conflicts with every delegation.
     Write,
     /// Changes names of the file, or attributes such as mode and owner. Conflicts with every delegation except data
-    /// delegations.
+    /// delegations ([`WANT_DATA`]), which do not cover names, mode and owner.
     Metadata,
 }
 
 impl Use {
-    /// Returns the use that an open with these share bits makes of the file.
+    /// Returns how an OPEN with these share bits uses the file: as a read, if it asks only for reading and denies
+    /// nothing, otherwise as a write.
     pub fn of_open(access: u32, deny: u32) -> Self {
         if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Read } else { Use::Write }
     }
@@ -126,7 +127,7 @@ struct Delegation {
 }
 
 impl Delegation {
-    /// Returns a delegation that covers data, names and attributes of the file, unlike a data delegation.
+    /// Returns a new delegation that is not a data delegation ([`WANT_DATA`]) and that permits reading.
     fn new(client: ClientId, file: FileId, kind: DelegationKind, change: u64) -> Self {
         Delegation { client, file, kind, data: false, reads: true, change, deadline: None, revoked: false }
     }
@@ -139,7 +140,7 @@ struct Deadline {
     /// Whether the deadline is earlier than usual because the client has no backchannel connection. When the client
     /// connects again, the server sets the deadline to one lease period from then.
     early: bool,
-    /// The latest possible deadline, even if the client keeps writing back dirty data.
+    /// The time to which the server extends `at` at most, while the client keeps writing back dirty data.
     last: Timestamp,
 }
 
@@ -161,8 +162,8 @@ pub struct Writer {
     pub client: ClientId,
     /// The file's change attribute when the server granted the delegation.
     pub change: u64,
-    /// Whether this is a data delegation. The holder of a data delegation does not answer CB_GETATTR, so the server
-    /// must recall the delegation to learn the attributes.
+    /// Whether this is a data delegation ([`WANT_DATA`]). The holder of a data delegation does not answer CB_GETATTR,
+    /// so the server must recall the delegation to learn the attributes.
     pub data: bool,
 }
 
@@ -170,7 +171,7 @@ pub struct Writer {
 #[derive(Clone, Debug, Default)]
 pub struct Delegations {
     by_other: HashMap<Other, Delegation>,
-    /// Number of delegations that are not data delegations, including revoked ones.
+    /// Number of delegations that are not data delegations ([`WANT_DATA`]), including revoked ones.
     whole: usize,
     /// The stateids (`other`) of valid delegations, by file and client.
     by_file: HashMap<FileId, HashMap<ClientId, Other>>,
@@ -277,7 +278,7 @@ impl Delegations {
         self.by_other.insert(other, delegation);
     }
 
-    /// Removes a delegation from the index of valid delegations and from the pending recalls.
+    /// Removes a delegation from the table `by_file` of valid delegations, and from the recalls in progress.
     fn unlist(&mut self, other: &Other) {
         self.pending.remove(other);
         let Some(delegation) = self.by_other.get(other) else { return };
@@ -322,7 +323,8 @@ impl Delegations {
         pending.filter(move |(_, d)| d.deadline.is_some_and(|deadline| deadline.at <= now))
     }
 
-    /// Extends the deadline of a recalled delegation; [`State::flushes`] explains when.
+    /// Gives the client another lease period to return its recalled delegation, up to the time `last` of the deadline.
+    /// [`State::flushes`] explains the reason.
     fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp, lease: Duration) {
         let Some(other) = self.by_file.get(&file).and_then(|holders| holders.get(&client)) else { return };
         if let Some(deadline) = self.by_other.get_mut(other).and_then(|held| held.deadline.as_mut()) {
@@ -330,15 +332,15 @@ impl Delegations {
         }
     }
 
-    /// Returns the clients with a recalled data delegation.
+    /// Returns the clients that have not returned a recalled data delegation ([`WANT_DATA`]).
     fn to_return_data(&self) -> BTreeSet<ClientId> {
         let pending = self.pending.iter().filter_map(|other| self.by_other.get(other));
         pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
     }
 
-    /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that
-    /// connects gets a full lease period to return the delegation; a client that disconnects gets at most the short
-    /// time [`UNREACHED`].
+    /// Adjusts the deadlines of a client's recalled data delegations ([`WANT_DATA`]) when its backchannel connects or
+    /// disconnects. A client that connects gets a full lease period to return the delegation; a client that disconnects
+    /// gets at most the short time [`UNREACHED`].
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -353,8 +355,9 @@ impl Delegations {
         }
     }
 
-    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation, a
-    /// disconnected client has at most the short time [`UNREACHED`]. Returns false if the recall has already begun.
+    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation, a client
+    /// without a backchannel connection has at most the short time [`UNREACHED`]. Returns false if the recall has
+    /// already begun.
     fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration, connected: bool) -> bool {
         let Some(delegation) = self.by_other.get_mut(&other) else { return false };
         let file = delegation.file;
@@ -425,10 +428,11 @@ impl State {
         Ok((self.add_delegation(given), kind))
     }
 
-    /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. Returns
-    /// the held delegation if it suffices for the open. Returns `None` if the client holds a read delegation and can
-    /// get a write delegation: this call ends the read delegation, and the caller grants the write delegation. The
-    /// new stateid distinguishes a recall of the write delegation from a recall of the read delegation.
+    /// Handles the OPEN of a client that wants a data delegation ([`WANT_DATA`]) and may already hold a delegation of
+    /// the file. Returns a held data delegation if it suffices for the open, and an error if the held delegation is
+    /// recalled or is not a data delegation. Returns `None` if the caller must grant a new delegation: the client holds
+    /// none, or it holds a read delegation, which this call removes, and can get a write delegation. A new stateid then
+    /// distinguishes recalls of the write delegation from recalls of the read delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -572,7 +576,7 @@ impl State {
         Ok(kind)
     }
 
-    /// Returns whether any client has a delegation other than a data delegation.
+    /// Returns whether any client has a delegation other than a data delegation ([`WANT_DATA`]).
     pub fn any_whole_delegation(&self) -> bool {
         self.delegations.whole > 0
     }
@@ -607,8 +611,8 @@ impl State {
             let held = self.delegations.by_other.get(&other);
             let kind = held.map(|held| held.kind);
             if self.is_lapsed(client) {
-                // A holder of a write delegation that is not a data delegation may have granted byte-range locks to its
-                // programs without the server. So the server must remove all state of a holder with an expired lease.
+                // A holder of a write delegation, except a data delegation (`WANT_DATA`), may have granted byte-range
+                // locks to its programs without the server. So if its lease has expired, remove all its state.
                 match held.is_some_and(|held| held.kind == DelegationKind::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),

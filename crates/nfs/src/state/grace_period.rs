@@ -64,9 +64,9 @@ impl GracePeriod {
 }
 
 impl State {
-    /// Returns whether the grace period is in progress. The period ends when all clients with a record have sent
-    /// RECLAIM_COMPLETE. Otherwise the period ends one lease period after the start, or up to two while reclaims
-    /// arrive.
+    /// Returns whether the grace period is in progress. The period ends when all clients with a stored record have sent
+    /// RECLAIM_COMPLETE. Otherwise it ends by timeout: one lease period after the start of the server, or at most two
+    /// lease periods if reclaims continue to arrive.
     ///
     /// Before a timeout ends the period, the server deletes the records of clients that have not finished
     /// ([`Effect::GraceOver`]). After another restart, such a client must not reclaim state that other clients have

@@ -24,7 +24,7 @@ struct Pending {
     filter: Filter,
     /// The sequence number of the layout stateid in the CB_LAYOUTRECALL.
     seqid: u32,
-    /// When the server revokes the layout if the client has not returned it.
+    /// The time until which the client may return the layout; after this time the server revokes the layout.
     deadline: Timestamp,
     /// Whether the client answered the recall with NFS4_OK, and will therefore send LAYOUTRETURN.
     answered: bool,
@@ -310,8 +310,8 @@ impl State {
                     state.granted = state.seqid;
                     return Ok(stateid4 { seqid: state.seqid, other });
                 }
-                // A client that requests a layout with its open stateid after a revocation of its layout knows of the
-                // revocation. So remove the revoked layout state.
+                // The server has revoked this layout, and the client requests a layout with another stateid (an open,
+                // lock or delegation stateid). So the client knows of the revocation. Remove the revoked layout state.
                 _ => self.layouts.remove(&other),
             };
         }
@@ -656,8 +656,8 @@ impl State {
         }
     }
 
-    /// Revokes layouts whose recall is older than one lease period, and removes layout states that were revoked more
-    /// than one lease period ago.
+    /// Revokes layouts whose recall is older than one lease period. Removes layout states that were revoked more than
+    /// one lease period ago, except those of clients with an expired lease.
     ///
     /// The protocol expects FREE_STATEID for a revoked state (§18.38), but Linux sends none for layout stateids. While
     /// a revoked state exists, every SEQUENCE reply reports a revocation, and Linux discards all its layouts each time.

@@ -1,14 +1,14 @@
 //! Leases: their renewal by SEQUENCE, and what the server does with clients whose lease has expired (RFC 8881 §8.3,
 //! §8.4.3).
 //!
-//! A client whose lease has expired is *lapsed*. It keeps its state until another client wants the state or the
-//! courtesy time has passed. Before the server gives such state away, it deletes the lapsed client's durable record. So
-//! the lapsed client cannot reclaim, after a restart, state that another client has held since.
+//! A client whose lease has expired keeps its state until a request of another client conflicts with the state, or the
+//! courtesy time has passed. Before the server grants such state to another client, it deletes the expired client's
+//! durable record. So the expired client cannot reclaim, after a server restart, state that another client has held.
 //!
-//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes the
-//! lapsed client with all its state. If the client lost only its lock, Linux could still write data that the lock
-//! protected, with the open stateid, before it notices the loss. A holder of a write delegation may also have
-//! byte-range locks that the server does not know.
+//! If an open, a lock or a write delegation of the expired client conflicts with a request of another client, the
+//! server removes the expired client with all its state. Removing only the lock is not enough: the Linux client could
+//! still write the bytes under its open stateid, before it notices the loss of the lock. The holder of a write
+//! delegation may also have byte-range locks that the server does not know.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
@@ -24,7 +24,8 @@ pub(crate) enum Lapse {
     None,
     /// The lease has expired, and the server is deleting the client's durable record.
     Noticed,
-    /// The durable record is deleted. Other clients may now take the client's state.
+    /// The durable record is deleted. On a conflict, the server now revokes this client's state in favour of the other
+    /// client.
     Yields,
 }
 
@@ -35,7 +36,7 @@ pub struct Expired {
     pub client: ClientId,
     /// The client owner, for the log.
     pub owner: Bytes,
-    /// Whether the client record was confirmed. The server does not log unconfirmed records.
+    /// Whether the client record was confirmed. The server logs only removals of confirmed records.
     pub confirmed: bool,
     /// Number of open states that the server released.
     pub opens: usize,
@@ -44,12 +45,13 @@ pub struct Expired {
 }
 
 impl State {
-    /// Ends everything whose deadline has passed: leases, the grace period, unanswered recalls, entries of revoked
-    /// layouts, and waits for locks. The server calls this method about once per second.
+    /// Handles passed deadlines: of leases, of the grace period, of unanswered recalls, of entries of revoked layouts,
+    /// and of lock-owners that wait for locks. The server calls this method about once per second.
     ///
-    /// Returns the clients that the server has removed with all their state since the previous call. A client is
-    /// removed if its state conflicts with another client, if it has no state, or if its courtesy time is over. If too
-    /// many clients are lapsed, the server removes the lapsed clients that have been silent for the longest time.
+    /// Returns the clients that the server has removed with all their state since the previous call. The server removes
+    /// a client with an expired lease if the client's state conflicts with a request of another client, if the client
+    /// has no state, or if its courtesy time is over. If too many clients with an expired lease still hold state, the
+    /// server removes those that have been silent for the longest time.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));
@@ -90,8 +92,8 @@ impl State {
         Some(expired)
     }
 
-    /// Removes a lapsed client with all its state, because another client wants some of this state. The next call of
-    /// [`State::expire`] returns the removed client.
+    /// Removes a client with an expired lease and all its state, because a request of another client conflicts with
+    /// this state. The next call of [`State::expire`] returns the removed client.
     pub(crate) fn expel(&mut self, id: ClientId) {
         let gone = self.remove_expired(id);
         self.expelled.extend(gone);
@@ -106,8 +108,8 @@ impl State {
         self.effects.push(Effect::Lapse { client: id, owner: client.owner.clone() });
     }
 
-    /// Records that the durable record of a lapsed client is deleted. After this call other clients may take the
-    /// client's state.
+    /// Records that the server has deleted the durable record of a client with an expired lease. After this call, the
+    /// server revokes the client's state if a request of another client conflicts with this state.
     pub fn lapsed(&mut self, id: ClientId) {
         match self.clients.get_mut(id) {
             Some(client) if client.lapse == Lapse::Noticed => client.lapse = Lapse::Yields,
@@ -120,7 +122,8 @@ impl State {
         }
     }
 
-    /// Returns whether other clients may take the state of this client.
+    /// Returns whether the client's lease has expired and its durable record is deleted, so that the server may revoke
+    /// the client's state if a request of another client conflicts with this state.
     pub(crate) fn is_lapsed(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| c.lapse == Lapse::Yields)
     }
@@ -130,8 +133,8 @@ impl State {
         self.clients.iter().filter(|c| c.lapse != Lapse::None).count()
     }
 
-    /// Removes the layouts of a lapsed client for a file, and requests a fence, so that the client can no longer write
-    /// to the data servers.
+    /// Removes the layouts of one file that a client with an expired lease holds, and requests a fence, so that the
+    /// client can no longer write to the data servers.
     pub(crate) fn fence_lapsed(&mut self, id: ClientId, file: FileId) {
         self.drop_layouts_of(id, file, Gone::Revoked);
     }
@@ -167,7 +170,8 @@ impl State {
         self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }
 
-    /// Renews the lease of a client (§8.3). A lapsed client keeps the state that other clients have not taken.
+    /// Renews the lease of a client (§8.3). If the lease had expired, the client keeps the state that the server has
+    /// not revoked.
     pub(crate) fn renew(&mut self, id: ClientId, now: Timestamp) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.renewed = client.renewed.max(now);

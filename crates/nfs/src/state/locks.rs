@@ -338,7 +338,7 @@ impl State {
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, OPENMODE (a write lock needs an open for writing, a read lock an open for reading),
-    /// DELAY (the client holds too many locks).
+    /// DELAY (the client, all clients at its address, or all clients of the server hold too many locks).
     pub fn lock(
         &mut self,
         client: ClientId,
@@ -447,8 +447,8 @@ impl State {
     /// another open. Unlocking bytes that are not locked is no error.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID. LOCK_RANGE: the unlock would split a range, and the client already holds the maximum
-    /// number of ranges.
+    /// BAD_STATEID, OLD_STATEID. LOCK_RANGE: the unlock would split a range, and the client's number of locks is
+    /// already at the limit.
     pub fn unlock(&mut self, client: ClientId, file: FileId, stateid: &stateid4, span: Span) -> Result<stateid4> {
         let owner = &self.find_lock(client, file, stateid)?.owner;
         let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(owner));

@@ -168,7 +168,8 @@ impl ReplyCache {
         Ok(verdict)
     }
 
-    /// Ends a request that [`ReplyCache::begin`] accepted, and caches its reply; `None` if there is no reply to cache.
+    /// Ends a request that [`ReplyCache::begin`] accepted, and caches `reply` unless it is too long for the cache. If
+    /// `reply` is `None`, caches nothing.
     ///
     /// Returns whether the reply is cached. Does nothing if the slot already has a later request.
     pub fn finish(&mut self, slot: u32, sequence: u32, reply: Option<&[u8]>) -> bool {

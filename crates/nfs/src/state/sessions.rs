@@ -51,7 +51,7 @@ pub struct Session {
     slots: ReplyCache,
     /// Bytes that this session has reserved from the memory budget of the reply caches.
     reserved: u64,
-    /// The machine to which the reserved bytes are charged.
+    /// The client's machine. The bytes in `reserved` count towards the share of this machine in the memory budget.
     machine: Machine,
     /// Live connections that are bound to the fore channel.
     fore_connections: BTreeSet<ConnectionId>,

@@ -38,7 +38,8 @@ pub enum Form {
     Bypass,
     /// The special stateid [`CURRENT`].
     Current,
-    /// A stateid that names state of this kind. The server may have issued the stateid since its start.
+    /// A stateid with the boot epoch of this start of the server, which names state of this kind. The state may not
+    /// exist, because only the bytes of the stateid were examined.
     Ordinary(Kind),
 }
 
@@ -52,8 +53,8 @@ pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
     out
 }
 
-/// Returns the class of `stateid`. BAD_STATEID for reserved values, and for stateids of an earlier start or another
-/// server.
+/// Returns the class of `stateid`. Fails with BAD_STATEID for reserved values, and for stateids from an earlier start
+/// of this server or from another server.
 ///
 /// NFSv4.1 no longer uses STALE_STATEID for stateids of an earlier start (§15.1.16.5).
 pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {

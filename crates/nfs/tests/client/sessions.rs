@@ -41,8 +41,8 @@ fn create_session_replies_are_checked() {
     assert_eq!(session.back(), None);
 }
 
-/// Creates a session of `slots` slots, and lets the SEQUENCE of one request fail with `status`. Returns session, ticket
-/// and the client's outcome.
+/// Creates a session of `slots` slots, and lets the SEQUENCE of one request fail with `status`. Returns the session,
+/// the slot and sequence number of the request, and what the client must do next.
 fn refused_with(slots: u32, status: nfsstat4) -> (Session, Ticket, Outcome) {
     let (_, mut session) = connect(slots);
     let ticket = session.acquire().unwrap();

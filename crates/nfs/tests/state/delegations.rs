@@ -23,7 +23,8 @@ fn owner() -> Bytes {
     Bytes::from_static(b"owner")
 }
 
-/// Opens the file with this want, and requests a delegation. Returns the open stateid and the outcome.
+/// Opens the file, and requests a delegation with `want` (`OPEN4_SHARE_ACCESS_WANT_*`). Returns the open stateid, and
+/// the delegation or the reason why the server grants none.
 fn open_and_ask(
     state: &mut State,
     client: ClientId,
@@ -77,7 +78,7 @@ fn no_delegation_is_granted_that_cannot_be_recalled() {
     state.freeze_delegations(FILE);
     assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(WhyNoDelegation::Contention));
     state.thaw_delegations(FILE);
-    // During the recall cooldown of 60 seconds, a client without a want gets no delegation.
+    // During the recall cooldown of 60 seconds, an OPEN without a WANT flag gets no delegation.
     state.delegate(a, FILE, (READ, Want::Any), 1, at(1)).unwrap();
     let recall = state.recall_delegations(FILE, Use::Write, Some(b), at(2)).remove(0);
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
@@ -223,9 +224,8 @@ fn a_return_during_record_deletion_stores_the_record_again() {
 
 #[test]
 fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
-    // A write delegation that is not a data delegation may cover byte-range locks that the server does not know. If the
-    // server revokes such a delegation of a client with an expired lease, the server removes the client with all its
-    // state.
+    // A write delegation without WANT_DATA may cover byte-range locks that the server does not know. If the server
+    // revokes such a delegation of a client with an expired lease, it removes the client with all its state.
     for (access, want, tested) in [
         (READ, Want::None, NFS4ERR_DELEG_REVOKED),
         (BOTH, Want::None, NFS4ERR_BAD_STATEID),
@@ -280,7 +280,7 @@ fn a_data_delegation_covers_only_the_data() {
         "it is on its way back"
     );
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
-    // The recall cooldown does not apply to a client that wants a delegation.
+    // The recall cooldown does not apply to an OPEN that asks for a delegation with a WANT flag.
     let (after, _) = state.delegate(a, FILE, (BOTH, Want::Data), 1, at(4)).unwrap();
     assert_ne!(after, stateid);
     state.return_delegation(a, FILE, &after).unwrap();
@@ -434,8 +434,8 @@ impl World {
         let recalled = self.peers[who].recalled;
         match self.peers[who].held {
             None if fits => self.peers[who].held = Some((kind, got.unwrap().0)),
-            // A write delegation replaces a held read delegation. Otherwise the client receives the delegation that it
-            // already holds.
+            // A write delegation replaces the read delegation that the client holds. In all other cases, the client
+            // receives the delegation that it already holds.
             Some((DelegationKind::Read, before)) if data && fits && !recalled && kind == DelegationKind::Write => {
                 let after = got.unwrap().0;
                 assert_ne!(after, before);

@@ -74,8 +74,8 @@ fn a_lapsed_client_keeps_state_that_no_client_requests() {
     assert!(state.expire(at(141)).is_empty());
     let gone = [Effect::Lapse { client, owner: "owner".into() }];
     assert_eq!(state.take_effects(), gone);
-    // Other clients cannot take the state of a client with an expired lease before the server has deleted the client's
-    // record. The server repeats the request to delete the record.
+    // Each call of `expire` requests again that the caller delete the client's record from stable storage, until
+    // `lapsed` confirms the deletion.
     state.expire(at(142));
     assert_eq!(state.take_effects(), gone);
     state.lapsed(client);
@@ -286,8 +286,8 @@ fn grace_ends_after_a_lease_once_late_client_records_are_deleted() {
     assert!(!state.in_grace());
     assert_eq!(state.check_grace(b, true), Err(NFS4ERR_NO_GRACE));
     assert!(state.take_effects().is_empty());
-    // Client b completes its reclaims after the grace period, and loses the state that it has not reclaimed. The server
-    // stores a new record, so that the client may reclaim the state that it gets from now on.
+    // Client b sends RECLAIM_COMPLETE after the end of the grace period. The server stores a new client record, so that
+    // client b may reclaim its later opens and locks after the next restart of the server.
     state.reclaim_complete(b, false).unwrap();
     assert_eq!(state.take_effects(), [record(b, "b")]);
     state.expire(at(92));
@@ -302,7 +302,8 @@ fn a_reclaim_complete_at_the_end_of_grace_stores_a_record() {
     state.reclaim_complete(a, false).unwrap();
     assert_eq!(state.take_effects(), [Effect::GraceOver(vec!["a".into()]), record(a, "a")]);
     state.grace_over(&["a".into()]);
-    // The deletion of the old record may have removed the new record, so the server stores the new record again.
+    // The old and the new client record have the same key, the client owner. So the deletion of the old record may have
+    // removed the new record, and the server stores the new record again.
     assert_eq!(state.take_effects(), [record(a, "a")]);
 }
 
@@ -363,8 +364,8 @@ fn an_expired_client_cannot_reclaim_after_a_restart() {
     holder(&mut state, "a");
     connect_complete(&mut state, "b");
     disk.follow(&mut state);
-    // The helper `holder` discards the effects of its calls, so the test inserts the record that RECLAIM_COMPLETE has
-    // stored.
+    // The helper `holder` discards the effects of its calls, including the request to store a client record. So insert
+    // this record into the simulated disk.
     disk.0.insert("a".into(), 1);
     state.expire(at(91));
     disk.follow(&mut state);

@@ -241,7 +241,7 @@ enum Call {
     Return(usize, Option<usize>, u64, u64),
     ReturnAll(usize),
     Recall(Option<usize>, u64, u64),
-    /// A client answers the oldest recall with NOMATCHING_LAYOUT.
+    /// The client of the oldest pending layout recall answers this recall with NOMATCHING_LAYOUT.
     NothingHeld,
     /// A lease period passes, and the server revokes all layouts of the clients with a recall in progress.
     Revoke,

@@ -341,8 +341,8 @@ fn a_waiter_that_does_not_ask_again_loses_its_turn() {
     // interval: twelve seconds.
     assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
     assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
-    // The server has not notified client c, so the server keeps client c in the queue for 40 s after the client's last
-    // request.
+    // The server has sent client c no CB_NOTIFY_LOCK, so it keeps client c in the queue for 40 s after the last LOCK
+    // request of client c.
     state.expire(at(18));
     assert_eq!(state.counts().lock_waits, 1);
     state.expire(at(47));
@@ -379,7 +379,7 @@ fn a_waiter_is_notified_when_its_lock_is_free() {
     let Ok(Locked::Granted(mine)) = ask(&mut state, b, (low, LockKind::Write), true, 2) else { panic!("free") };
     state.unlock(b.0, FILES[0], &mine, low).unwrap();
     assert_eq!(told(&mut state), [c.0]);
-    // A CLOSE that releases the last conflicting lock also notifies the waiter.
+    // When a CLOSE releases the last conflicting lock, the server also notifies the client that waits for the lock.
     let all = (Span::ALL, LockKind::Write);
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     ask(&mut state, c, (low, LockKind::Read), false, 3).unwrap();

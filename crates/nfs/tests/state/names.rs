@@ -203,13 +203,13 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert!(state.recall_delegations(DIR, Use::Write, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // The silent client learns of the revocation of its directory delegation with the reply to its next request.
-    // Until then, it must not rely on a directory delegation.
+    // Client a has sent no request for `RELIED_ON`, so it must not rely on its directory delegations until the reply to
+    // its next request, which reports the revocation.
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);
-    // Unlike a directory delegation, a file delegation of a silent client conflicts with other requests until the
-    // client returns it.
+    // The server does not revoke a file delegation for this reason: the delegation conflicts with other requests until
+    // client a returns it.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Want::Any), 1, late).unwrap();
@@ -253,8 +253,8 @@ fn after_a_restart_clients_may_rely_on_names_for_a_limited_time() {
     let relied_on = RELIED_ON.as_secs() as i64;
     assert!(state.may_rely_on_names(at(0)) && state.may_rely_on_names(at(relied_on - 1)));
     assert!(!state.may_rely_on_names(at(relied_on)));
-    // After the only client with a record has sent RECLAIM_COMPLETE, no client can rely on a delegation from before the
-    // restart.
+    // Only client a has a client record from before the restart. After its RECLAIM_COMPLETE, no client can rely on a
+    // delegation from before the restart.
     let (client, _) = connect(&mut state, "a", at(1));
     assert!(state.may_rely_on_names(at(1)));
     state.reclaim_complete(client, false).unwrap();
@@ -410,8 +410,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Each ended delegation wakes the waiting requests. A directory delegation does not count as an open, so there
-        // is no last close.
+        // The state tables report each ended delegation, so that the server wakes the requests that wait for it. They
+        // report no last close, because a directory delegation does not count as an open.
         assert_eq!(self.state.take_effects(), vec![Effect::DelegationGone(DIR); self.gone]);
         assert!(!self.state.is_open(DIR));
         let counts = self.state.counts();
@@ -448,7 +448,7 @@ fn world() -> World {
     World { state, peers, cools: at(0), now: at(0), gone: 0 }
 }
 
-/// Returns a world in which clients 0 and 1 hold recalled delegations, and client 2 waits to change a name.
+/// Returns a state in which clients 0 and 1 hold recalled delegations, and client 2 waits to change a name.
 fn crowded() -> World {
     let mut world = world();
     [Call::Ask(0), Call::Ask(1), Call::Begin(2)].into_iter().for_each(|call| world.apply(call));

@@ -25,7 +25,8 @@ struct Peer {
     session: Option<(ClientId, sessionid4, u32)>,
     open: Option<stateid4>,
     lock: Option<stateid4>,
-    /// Whether the client assumes that it holds the lock, perhaps after a reclaim.
+    /// Whether the client assumes that it holds the lock. After a restart of the server, the client must reclaim the
+    /// lock before it uses the lock.
     believes: bool,
     /// Whether the server has granted the lock to another client since this client got the lock.
     other_since: bool,
@@ -39,7 +40,8 @@ struct World {
     /// The client records on disk: client id by client owner.
     disk: BTreeMap<Bytes, u64>,
     peers: [Peer; 3],
-    /// The number of effects that the server still carries out before it crashes; `None` if it does not crash.
+    /// The number of effects of the state tables ([`Effect`]) that the server still carries out before it crashes;
+    /// `None` if no crash is planned.
     crash_after: Option<usize>,
 }
 
@@ -57,7 +59,7 @@ enum Call {
     CrashAfter(usize),
 }
 
-/// The error of a step in which the server crashed before it replied.
+/// The error of a request during which the server crashed before it replied.
 struct Crashed;
 
 impl World {
@@ -73,7 +75,8 @@ impl World {
         self.crash_after = None;
     }
 
-    /// Carries out the effects of the server that must precede the server's reply, until the planned crash.
+    /// Carries out what the state tables request before the server replies (their effects), such as the storage of a
+    /// client record. Stops at the planned crash of the server.
     fn settle(&mut self) -> std::result::Result<(), Crashed> {
         let mut effects = VecDeque::from(self.state.take_effects());
         while let Some(effect) = effects.pop_front() {

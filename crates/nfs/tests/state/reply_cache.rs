@@ -41,7 +41,7 @@ struct Plain {
     text: &'static str,
     cache: bool,
     running: bool,
-    /// The cached reply; `None` if there is none.
+    /// The reply to the last request of the slot; `None` while the cache does not hold this reply.
     kept: Option<Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! The mgr of the simulated cluster: the real mgr with a disk in memory. A simulated task, not a thread, executes the
-//! steps of the mgr's metadata store.
+//! The mgr of the simulated cluster: the real mgr with a disk in memory. A simulated task, not a thread, writes the
+//! commit groups and checkpoints of the mgr's metadata store.
 
 use super::{Death, MGR, MGR_PORT};
 use crate::network::Net;
@@ -87,8 +87,9 @@ impl MgrHost {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Starts a task that moves the bytes of a file to new objects on `iods`. If the move fails with DELAY because of
-    /// an iod or a client, the task tries again. Does nothing if the mgr does not serve requests.
+    /// Starts a task that moves the bytes of a file to new objects on `iods`. While the move fails with `Delay`, which
+    /// means that it may succeed later, the task tries again, at most `TRIES` times. Does nothing if the mgr does not
+    /// serve requests.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();
@@ -220,8 +221,8 @@ pub(crate) async fn wait(stepper: &Stepper) -> bool {
     false
 }
 
-/// Executes the steps of the metadata store, each after a random delay that simulates a flush. Returns when the store
-/// has failed.
+/// Runs the writer of the metadata store, which writes commit groups and checkpoints. Delays each commit group by a
+/// random time, which simulates the flush of a real disk. Returns when the store has failed.
 pub(crate) async fn step(
     mut stepper: Stepper,
     mut rng: Rng,

@@ -143,7 +143,7 @@ impl End {
         self.net.is_cut(a, b)
     }
 
-    /// Waits until the time `at`. Other events may wake the task before this time.
+    /// Polls the timer of this end, which wakes the reading task at the time `at`.
     fn wait_until(&self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
         let sleep = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));

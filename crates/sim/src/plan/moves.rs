@@ -12,7 +12,7 @@ pub struct Move {
     pub iods: Vec<u16>,
 }
 
-/// Maximum number of attempts at one move. An attempt fails if an iod or a client prevents the move.
+/// Maximum number of attempts at one move. The simulator repeats a move only if it failed with `Delay`.
 pub const TRIES: u32 = 6;
 
 impl Plan {

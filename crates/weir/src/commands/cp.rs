@@ -192,8 +192,8 @@ impl Destination {
     }
 }
 
-/// Returns the location of the destination that the user named on this machine, or of its parent directory. Follows
-/// symlinks. The location of a directory contains an open descriptor of the directory.
+/// Returns the location and metadata of a local file or directory: the destination of the copy, or the parent directory
+/// of the destination. Follows symlinks. The location of a directory contains an open descriptor of the directory.
 fn target_location(path: Vec<u8>) -> Result<(Location, Meta), Failure> {
     let meta = stat(&path, true)?;
     let location = if meta.attrs.kind == FileKind::Directory { Location::target(path)? } else { Location::local(path) };

@@ -85,7 +85,7 @@ struct JsonSummary<'a> {
     counts: BTreeMap<&'a str, u64>,
 }
 
-/// Totals over all pages of findings that one round of the check has received.
+/// Totals over all pages of findings of one round of the check; `repaired` is the total of all rounds.
 #[derive(Default)]
 struct Sum {
     repaired: u64,

@@ -101,10 +101,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     mds_threshold: Option<String>,
     /// Policy of Weir's clients where no directory sets it, for example "write_threshold=32K,access=page". "weir policy
-    /// --help" lists the parts
+    /// --help" lists the parts of a policy
     #[arg(long, value_name = "PART=VALUE,...")]
     policy: Option<String>,
-    /// A directory that clients may mount, and its terms, for example
+    /// A directory that clients may mount, and the conditions of access, for example
     /// "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be repeated [default: /, for all clients]
     #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]", value_parser = deprecated::export)]
     exports: Vec<Export>,

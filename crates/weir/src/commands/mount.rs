@@ -85,7 +85,7 @@ pub struct Args {
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let named = HELPERS.iter().any(|helper| called == Some(OsStr::new(helper)));
-    // A URL as the first argument can only come from libfuse, because no subcommand of `weir` has a URL as its name.
+    // If the first argument is a URL instead of a subcommand, libfuse's `mount.fuse` has called this program.
     let by_libfuse = || args.get(1).is_some_and(|first| first.as_bytes().starts_with(b"weir://"));
     if !named && !by_libfuse() {
         return args;
@@ -104,8 +104,8 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
             // Drop the flags `-s` (sloppy), `-n` (no mtab) and `-v` (verbose) of mount(8), because they have no effect
             // on a Weir mount.
             Some("-s" | "-n" | "-v") => {}
-            // Drop `-t` with a file system type of Weir. Keep `-t` with the type of another file system, which is not
-            // meant for Weir.
+            // Drop `-t` with a file system type of Weir. Keep `-t` with any other type, so that the parser of `weir
+            // mount` rejects the command line.
             Some("-t") if rest.next_if(is_ours).is_some() => {}
             _ => out.push(arg),
         }

@@ -14,7 +14,7 @@ use types::{FileKind, Status};
 
 /// Show and set how files are laid out, read and written
 ///
-/// A part can be set in several places: on the server, a directory, a mount, in the environment
+/// Each part of a policy can be set in several places: on the server, a directory, a mount, in the environment
 /// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier
 /// ones. A new directory gets a copy of the policy of its parent, which later changes of the parent do not affect. The
 /// layout of a file is fixed when it is created. All other parts take effect when the file is opened.
@@ -85,10 +85,10 @@ struct Show {
 struct Set {
     /// The directory, file or mount point whose policy to change
     path: OsString,
-    /// Parts, as NAME=VALUE (for unset: NAME)
+    /// Parts of the policy, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]
     parts: Vec<String>,
-    /// The path is a mount point: set the parts for the mount
+    /// The path is a mount point: change the policy of the mount
     #[arg(long)]
     mount: bool,
     #[command(flatten)]

@@ -94,7 +94,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Starts a scrub, waits until the scrub ends, and prints its result.
+/// Runs `weir scrub`: starts, cancels or awaits a scrub as the options say, and prints the state and the findings.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
     let address = admin::mgr_of(&target);

@@ -74,7 +74,7 @@ pub fn run(args: Args, details: bool) -> Outcome {
     Ok(if health.is_degraded() { Exit::Failed } else { Exit::Done })
 }
 
-/// Returns the health of the cluster as a status group, in the same form as the groups that the mgr sends.
+/// Returns the health of the cluster as a [`Group`] of named values, like the groups in the mgr's status report.
 fn judged(health: &Health) -> Group {
     let mut group = Group::new("health");
     group.text("verdict", health.verdict());

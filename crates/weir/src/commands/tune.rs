@@ -80,7 +80,7 @@ struct Threshold {
     connect: Connect,
 }
 
-/// Minimum length in bytes of the file that the measurement reads or writes.
+/// Minimum length in bytes of the file of a measurement with random offsets.
 const FILE: u64 = 32 << 20;
 /// Number of requests at the start of each client that the command does not time, because these requests also establish
 /// the connections.

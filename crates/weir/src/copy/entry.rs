@@ -11,7 +11,7 @@ use types::{Attrs, FileKind};
 pub struct Location {
     /// The path of the file, for messages and for reads of local files.
     pub path: Vec<u8>,
-    /// The node of the file in a Weir file system; `None` for a local file.
+    /// The inode number and filehandle of a file in Weir; `None` for a local file.
     pub node: Option<Node>,
     /// The open top directory of a local destination tree, and the path of the file below this directory. `None` for a
     /// local source file and for a file in Weir.
@@ -39,9 +39,9 @@ pub struct Entry {
 
 /// An extended attribute of a file.
 pub struct Xattr {
-    /// The name of the attribute, with its prefix `user.`.
+    /// The name of the extended attribute, with its prefix `user.`.
     pub name: Vec<u8>,
-    /// The value of the attribute.
+    /// The value of the extended attribute.
     pub value: Vec<u8>,
 }
 
@@ -80,10 +80,10 @@ impl Location {
         Location { path: join(&self.path, name), node: Some(node), place: None }
     }
 
-    /// Returns the node of the file.
+    /// Returns the inode number and filehandle of this file in Weir.
     ///
     /// # Errors
-    /// The file is not in Weir.
+    /// The file is a local file.
     pub fn node(&self) -> Result<&Node, Failure> {
         self.node.as_ref().ok_or_else(|| Failure::new("not a file of this file system"))
     }

@@ -11,10 +11,11 @@ use types::Attrs;
 pub struct Folder {
     /// The location of the destination directory.
     pub location: Location,
-    /// The attributes that the directory gets at the end of its copy; `None` for a directory that existed before the
-    /// copy and keeps its attributes.
+    /// The attributes that the directory gets at the end of its copy; `None` for the directory that receives the top
+    /// names of the copy, which existed before and keeps its attributes.
     pub attrs: Option<Attrs>,
-    /// The parent of the destination directory, if this copy also creates the parent.
+    /// The parent directory, into which this copy also copies names; `None` for the directory that receives the top
+    /// names of the copy.
     pub parent: Option<Arc<Folder>>,
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 /// Device number and inode number of a source file with more than one name.
 pub type Identity = (u64, u64);
 
-/// The table of one copy. `W` is a source name that waits until another task has copied its file; `T` is a file at the
-/// destination.
+/// The source files with several names that one copy has found. `W` is a source name that waits until another task has
+/// copied its file; `T` is a file at the destination.
 pub struct Links<W, T>(Mutex<HashMap<Identity, State<W, T>>>);
 
 enum State<W, T> {

@@ -18,7 +18,7 @@ const NAME_WEIGHT: u64 = 64 << 10;
 /// Minimum interval between two updates of the text beside the progress bar, in milliseconds.
 const TEXT_EVERY: u64 = 200;
 
-/// What a copy prints, as the options of the command determine.
+/// What a copy prints. The options of the command select the mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputMode {
     /// A progress bar on a terminal, and one summary line at the end.

@@ -4,8 +4,8 @@
 //! another user has just made, and so leave the tree. So every operation starts at the open top directory. Only the
 //! path to the top directory, which the user named, may contain symlinks.
 //!
-//! An operation opens the directory of its name and closes it again. So a copy needs one directory descriptor for each
-//! thread, whatever the size of the tree.
+//! Each operation opens the directory that contains the file, and closes the directory at its end. So a copy needs one
+//! directory descriptor for each thread, whatever the size of the tree.
 
 use super::entry::{Location, Xattr};
 use crate::failure::Failure;
@@ -97,8 +97,7 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// Returns the path in the local destination tree from `location`. Fails if the location is not in
-/// such a tree.
+/// Returns the [`Place`] of a location in a local destination tree. Fails if the location is not in such a tree.
 fn place(location: &Location) -> Result<&Place, Failure> {
     location.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }
@@ -299,8 +298,8 @@ mod tests {
             covered += data.len;
             from = data.end();
         }
-        // The data ranges contain at least the 4 written bytes. In a file system that does not report holes, they
-        // contain the whole file.
+        // The test has written 4 bytes to a file of 3 MiB. The data ranges contain at least these bytes; in a file
+        // system that does not report holes, they contain the whole file.
         assert!((4..=3 << 20).contains(&covered), "{covered}");
         assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
     }
@@ -359,8 +358,8 @@ mod tests {
         let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
         assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
         assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
-        // The operations that `change` calls fail in a directory that a symlink has replaced. They must succeed in any
-        // other directory.
+        // In the loop above, all operations of `change` have failed in directories that a symlink has replaced. They
+        // must succeed in a directory that was only renamed.
         let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
         place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
         for (what, outcome) in change(&moved, &attrs) {

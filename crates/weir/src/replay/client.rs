@@ -53,7 +53,7 @@ impl Client {
         let zeros = aligned(PIECE as usize, |_| {});
         for (file, end) in &self.shared.filled {
             let opened = self.connection.open(&name(copy, *file))?;
-            // Write whole pieces of 1 MiB, because O_DIRECT requires aligned lengths.
+            // Use only writes of exactly 1 MiB, because O_DIRECT requires aligned lengths.
             for at in (0..end.div_ceil(PIECE)).map(|piece| piece * PIECE) {
                 self.shared.stop.check()?;
                 self.connection.write(&opened, at, zeros.clone())?;

@@ -12,16 +12,16 @@ pub struct Latencies {
     by_class: BTreeMap<(Action, u32), Histogram<u64>>,
 }
 
-/// The summary of the latencies of one kind of operation and one class of lengths.
+/// The summary of the latencies of one kind of operation whose lengths round up to the same power of two.
 #[derive(Serialize)]
 pub struct Line {
     /// The kind of operation, such as `read`.
     pub operation: &'static str,
-    /// The maximum length of the operations in this class of lengths, in bytes; 0 for operations without a length.
+    /// The power of two to which the lengths of these operations round up, in bytes; 0 for operations without a length.
     pub up_to: u32,
-    /// The number of operations of this kind in this class of lengths.
+    /// The number of operations that this summary covers.
     pub count: u64,
-    /// The total time of all operations of this kind in this class of lengths, in microseconds.
+    /// The total time of all operations that this summary covers, in microseconds.
     pub sum_us: f64,
     /// The median latency in microseconds.
     pub p50_us: f64,
@@ -53,7 +53,7 @@ impl Latencies {
         }
     }
 
-    /// Returns one summary for each kind of operation and class of lengths.
+    /// Returns one summary for each kind of operation and each power of two to which lengths round up.
     pub fn lines(&self) -> Vec<Line> {
         let line = |((action, up_to), histogram): (&(Action, u32), &Histogram<u64>)| {
             let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;

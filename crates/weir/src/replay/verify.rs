@@ -14,8 +14,8 @@ const PIECE: u64 = 1 << 20;
 /// Compares the bytes `found` that a read operation returned with the model of the file. No other client may use the
 /// file. `filled` is the length to which the replay filled the file before its first operation.
 pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
-    // The replay fills a file in whole pieces of 1 MiB, so the file may be longer than `filled`. So round `filled` up
-    // to a multiple of 1 MiB.
+    // Round `filled` up to a multiple of 1 MiB, because the replay fills files with writes of 1 MiB. So a file may be
+    // longer than `filled`.
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
     let len = op.end().min(end).saturating_sub(op.offset);
     if found.len() as u64 != len {

@@ -341,7 +341,8 @@ fn a_mount_over_the_stores_or_another_mount_is_refused() {
     assert!(said.contains("is already mounted there") && said.contains("weir umount"), "{said}");
     succeed(cluster.weir(["mount", "/", "-o", "over,hard,connect_timeout=5"]).arg(&at));
     succeed(cluster.weir(["umount"]).arg(&at));
-    // Start a process whose own mount namespace has a copy of the mount.
+    // Start a process whose own mount namespace has a copy of the mount. `weir umount` must report that this copy stays
+    // mounted.
     let mut other = Command::new("unshare")
         .args(["--mount", "sh", "-c", "echo; read x"])
         .stdin(std::process::Stdio::piped())

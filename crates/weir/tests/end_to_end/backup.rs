@@ -58,8 +58,8 @@ fn inode(lab: &Lab, name: &str) -> u64 {
     lab.json(["stat", "--json", name])[0]["inode"].as_u64().expect("an inode")
 }
 
-/// Waits until the mgr has no pending work. Until then, the file sizes on the mgr may differ from the sizes on the
-/// iods.
+/// Waits until the mgr has no intents, doomed files and orphans. Until then, the file sizes on the mgr may differ from
+/// the sizes on the iods.
 fn settled(lab: &Lab) {
     let pending = || {
         let status = lab.json(["status", "--json"]).remove(0);
@@ -121,7 +121,7 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
         for part in ["is used by the metadata store", &store.to_string(), &made.to_string(), "nothing was changed"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // `--recover-old-store` must not make the iods accept the second store.
+        // The option `--recover-old-store` must not make the iods accept a metadata store other than the recorded one.
         let said = fail(other_mgr(&lab, &second, &unnamed, &[]).arg("--recover-old-store"), 1);
         assert!(said.contains("is used by the metadata store"), "{said}");
     }
@@ -133,8 +133,8 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
 
 /// Starts an mgr with an older copy of its store while one iod or both iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // The recovery must fail while an iod is down: the recovered mgr must assign object numbers above all numbers
-    // that any iod has, so the mgr needs a reply from every iod.
+    // The recovery must fail while an iod is down: the recovered mgr must assign only inode numbers above those of all
+    // objects, so the mgr needs a reply from every iod.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
     let said = fail(command.arg("--recover-old-store"), 1);

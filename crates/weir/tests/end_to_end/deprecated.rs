@@ -11,7 +11,7 @@ fn warnings(command: &mut Command) -> Vec<String> {
     said.lines().filter(|line| line.contains("deprecated")).map(str::to_owned).collect()
 }
 
-/// Returns the value of one policy setting of `path`, and its origin.
+/// Returns the value of one policy setting of `path`, and `origin`, which names the place where the value is set.
 fn policy(cluster: &Cluster, path: &str, part: &str) -> (String, String) {
     let shown = cluster.json(["policy", "show", "--json", path]).remove(0);
     let text = |what: &str| shown[part][what].as_str().unwrap_or_default().to_owned();

@@ -35,7 +35,7 @@ use xdr::{Reader, Segments, Writer, Xdr};
 const SERVER: &str = "10.78.0.1";
 const MGR_PORT: u16 = 7549;
 const IOD_PORT: u16 = 7550;
-/// Time limit of one step of the test. The test fails if a step takes longer.
+/// Time limit of each command, connection, request and wait of the test. The test fails if one takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Memory in bytes that the test allows a daemon to use in addition to the attacker's payloads, for threads, sockets,
 /// request headers, and requests of the client.
@@ -213,7 +213,7 @@ struct Attack {
     beginning: Bytes,
 }
 
-/// What has happened to the connections of an attack, as counters.
+/// Counters of the connections of an attack: established, failed, and closed by the daemon.
 #[derive(Debug, Default)]
 struct ConnectionCounts {
     made: u64,
@@ -244,8 +244,8 @@ impl Attack {
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };
         let request = request(PROGRAM, VERSION, Procedure::Write as u32, |out| args.encode(out));
         let ticket = Some(key.ticket(fsid, session, expires));
-        // Send nearly the whole request, so that it fills a buffer of the iod. If the iod gave the attacker more
-        // buffers than the share of one machine, the memory use of the iod would then grow visibly.
+        // Send nearly the whole request, so that it fills a buffer of the iod. If the iod gave the attacker's machine
+        // more than half of the buffers, the memory use of the iod would then exceed the limit that the test checks.
         Attack { port: IOD_PORT, connections: 640, ticket, beginning: request.slice(..900_000) }
     }
 

@@ -75,8 +75,8 @@ fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
     dirs
 }
 
-/// Makes a directory outside all destinations of the copies, with subdirectories that have the names of the tree's
-/// directories.
+/// Makes a directory to which planted symlinks point, outside all destinations of the copies. Its subdirectories have
+/// the names of the tree's directories, so that a copy that follows a symlink would write into them.
 fn outside(home: &Path) -> PathBuf {
     let outside = home.join("outside");
     (0..4).for_each(|i| std::fs::create_dir_all(outside.join(format!("d{i}/e{i}"))).unwrap());

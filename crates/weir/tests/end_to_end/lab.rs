@@ -43,7 +43,7 @@ impl Daemon {
         Daemon { name, args, log, child: Some(child), address, proxy }
     }
 
-    /// Returns the name of the daemon, for the log of faults.
+    /// Returns the name of the daemon, for messages and for the paths of its files.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -19,7 +19,7 @@ const _: () = assert!(
         < types::limits::RECORD_MAX
 );
 
-/// The action of the mgr before it replies with the state of the scrub.
+/// What a SCRUB request asks of the mgr, before the mgr replies with the state of the scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ScrubAction {
@@ -34,7 +34,7 @@ pub enum ScrubAction {
 /// Arguments of SCRUB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubArgs {
-    /// The action of the mgr before it replies with the state of the scrub.
+    /// Whether the mgr starts a scrub, cancels the running scrub, or only replies with the state of the scrub.
     pub action: ScrubAction,
     /// For a new scrub: maximum speed in bytes per second, of all iods together; 0 means no limit.
     pub rate: u64,

@@ -10,7 +10,7 @@ use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, put_object, take_
 pub struct ListArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The last object in the previous LIST reply; `None` in the first request of a walk over the store.
+    /// The last object in the previous LIST reply; `None` in the first LIST of a listing of the store.
     pub after: Option<ObjectId>,
     /// Maximum number of entries to return.
     pub max: u32,
@@ -94,13 +94,13 @@ impl Xdr for ListEntry {
     }
 }
 
-/// Result of LIST. The iod chooses the order of the objects, and returns each object at most once in a walk over the
-/// store.
+/// Result of LIST. The iod chooses the order of the objects, and returns each object at most once in a listing of the
+/// store, which may take several LIST requests.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListReply {
-    /// The next objects of the walk over the store.
+    /// The objects of the store after the object [`ListArgs::after`].
     pub entries: Vec<ListEntry>,
-    /// Whether the walk has reached the last object.
+    /// Whether the store has no object after these objects.
     pub eof: bool,
 }
 

@@ -61,7 +61,8 @@ pub struct ClaimArgs {
     pub now: u64,
     /// An iod that accepts the claim refuses, from now on, all sessions of mgr epochs below this epoch.
     pub least_epoch: u32,
-    /// Whether the iod also returns its highest object number, for which it must scan the names of all objects.
+    /// Whether the iod also returns the highest inode number of its objects, for which it must scan the names of all
+    /// object files.
     pub highest: bool,
 }
 

@@ -111,7 +111,8 @@ impl Xdr for HelloArgs {
 /// the iod has proved its own identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProveArgs {
-    /// The owner of the connection, and its incarnation.
+    /// The owner and the incarnation of this connection, by which the iod finds and closes the connections that this
+    /// connection replaces.
     pub origin: Origin,
     /// The proof of the client, which [`Ticket::check`] computes.
     pub proof: Proof,

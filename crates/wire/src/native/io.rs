@@ -72,7 +72,7 @@ impl Xdr for ReadArgs {
     }
 }
 
-/// The kind of a piece of a READ reply.
+/// The kind of a [`Piece`]: data, a hole, or a range past the end of the object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum PieceKind {
@@ -84,14 +84,15 @@ pub enum PieceKind {
     Beyond = 2,
 }
 
-/// A piece of a READ reply: consecutive bytes of the object that are all data, all a hole, or all past its end.
+/// A range that a READ reply describes: consecutive bytes of the object that are all data, all in a hole, or all past
+/// the end of the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Whether the piece is data, a hole, or past the end of the object.
+    /// Whether the range is data, a hole, or past the end of the object.
     pub kind: PieceKind,
-    /// Number of bytes in the piece, never 0.
+    /// Number of bytes in the range, never 0.
     pub len: u32,
-    /// CRC-32C of the data in the piece. 0 for other pieces, and on connections without checksums.
+    /// CRC-32C of the bytes of a data range. 0 for other ranges, and on connections without checksums.
     pub crc32c: u32,
 }
 
@@ -123,7 +124,8 @@ impl Xdr for Piece {
 pub struct ReadHead {
     /// Size of the object in bytes; 0 if the object does not exist.
     pub size: u64,
-    /// Pieces that cover the requested byte ranges, in order. A piece belongs to one requested range only.
+    /// The ranges of data, of holes, and past the end that together make up the requested byte ranges, in their order.
+    /// No entry spans two requested ranges.
     pub pieces: Vec<Piece>,
 }
 
@@ -148,9 +150,9 @@ impl Xdr for ReadHead {
 /// Result of READ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadReply {
-    /// The size of the object, and the pieces that say which bytes are data.
+    /// The size of the object, and which of the requested bytes are data.
     pub head: ReadHead,
-    /// The bytes of all data pieces, one after the other.
+    /// The bytes of all data ranges in [`ReadHead::pieces`], one after the other.
     pub data: Bytes,
 }
 

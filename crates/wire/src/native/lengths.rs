@@ -1,5 +1,5 @@
-//! LENGTHS: questions of an iod to the mgr about file lengths. The iod asks when a client of the files layout reads
-//! past the end of an object.
+//! LENGTHS: queries of an iod to the mgr for file lengths. The iod sends a query when a client of the files layout
+//! reads past the end of an object.
 
 use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -11,7 +11,7 @@ use super::{Capability, LENGTHS_MAX, put_object, take_object};
 pub struct LengthsArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The mgr's answers to questions in earlier LENGTHS replies.
+    /// The mgr's answers to the file length queries in earlier LENGTHS replies of the iod.
     pub answers: Vec<Length>,
 }
 
@@ -26,23 +26,23 @@ impl Xdr for LengthsArgs {
     }
 }
 
-/// The mgr's answer to one question.
+/// The mgr's answer to one file length query of an iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Length {
-    /// Number of the question to which this is the answer.
+    /// Number of the query to which this is the answer ([`LengthQuestion::number`]).
     pub number: u64,
-    /// The length of the file and the size that the object must have at least, as they were at some moment after the
-    /// mgr had received the question. `None` if the mgr cannot determine them without a request to an iod.
+    /// The length of the file and the smallest valid size of the object, both read by the mgr after it had received the
+    /// query. `None` if the mgr cannot determine them without a request to an iod.
     pub length: Option<FileLength>,
 }
 
-/// The length of a file, and the size that one of its objects must have at least.
+/// The length of a file, and the smallest valid size of its object on one iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileLength {
     /// Length of the file in bytes.
     pub file: u64,
-    /// Size in bytes that the file's object must have at least, on the iod that sent the question. A shorter object
-    /// has lost bytes.
+    /// Smallest valid size, in bytes, of the file's object on the iod that sent the query. A shorter object has lost
+    /// bytes.
     pub least: u64,
 }
 
@@ -62,10 +62,10 @@ impl Xdr for Length {
     }
 }
 
-/// Result of LENGTHS. If the iod has no question for some time, it sends a reply without questions.
+/// Result of LENGTHS. If the iod needs no file length for some time, it sends a reply without queries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LengthsReply {
-    /// Questions that the mgr must answer with its next LENGTHS.
+    /// Queries for file lengths, which the mgr must answer in the arguments of its next LENGTHS call.
     pub asked: Vec<LengthQuestion>,
 }
 
@@ -79,10 +79,10 @@ impl Xdr for LengthsReply {
     }
 }
 
-/// The question of an iod: how long is the file of this object?
+/// A query of an iod for the length of the file to which an object belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LengthQuestion {
-    /// Number of the question. The iod uses each number only once before it restarts.
+    /// Number of the query. The iod uses each number only once before it restarts.
     pub number: u64,
     /// The object whose file length the iod needs.
     pub object: ObjectId,

@@ -215,10 +215,10 @@ impl Xdr for SeekReply {
     }
 }
 
-/// The result of a SEEK, for a caller that knows how long the object must be.
+/// The result of a SEEK, for a caller that knows the smallest valid size of the object.
 ///
-/// An object that is shorter has lost its last bytes. Lost bytes count as data, so that a program that copies only data
-/// reads them and gets the read error.
+/// A shorter object has lost its last bytes. Lost bytes count as data, so that a program that copies only data reads
+/// them and gets the read error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeekResult {
     /// Whether the caller looked for data or for a hole.
@@ -230,8 +230,8 @@ pub struct SeekResult {
 }
 
 impl SeekResult {
-    /// Returns whether lost bytes of an object that must have `least` bytes can change the result. If so, the caller
-    /// has to ask for the size of the object.
+    /// Returns whether lost bytes can change the result, if the smallest valid size of the object is `least`. If they
+    /// can, the caller must request the current size of the object from the iod (SIZE).
     pub fn depends_on_size(&self, least: u64) -> bool {
         match self.what {
             SeekWhat::Data => self.found.is_none() && self.start < least,
@@ -239,8 +239,8 @@ impl SeekResult {
         }
     }
 
-    /// Returns the offset of the first data or hole, if the object has `size` bytes and must have `least` bytes. A hole
-    /// begins after the bytes that the object has or has lost. Returns `None` if no data follow.
+    /// Returns the offset that the search finds if lost bytes count as data. `size` is the current size of the object,
+    /// and the bytes from `size` up to the smallest valid size `least` are lost. Returns `None` if no data follow.
     pub fn with_lost(&self, size: u64, least: u64) -> Option<u64> {
         match self.what {
             SeekWhat::Data => self.found.or_else(|| Some(self.start.max(size)).filter(|lost| *lost < least)),

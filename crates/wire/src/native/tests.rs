@@ -9,8 +9,8 @@ use xdr::Segments;
 
 use super::*;
 
-/// For every small object, and every number of bytes that the object has lost at its end: SEEK finds the data that the
-/// object stores or has lost, and the holes between them.
+/// A SEEK in an object that has lost bytes at its end must treat the lost bytes as data. The test tries all layouts of
+/// small objects with every number of lost bytes.
 #[test]
 fn a_seek_counts_lost_bytes_as_data() {
     for (size, least, bits) in

@@ -42,7 +42,7 @@ impl Objects {
     /// Returns the file offset of the first data byte, or of the first byte in a hole, of the object at or after file
     /// offset `from`. Durable bytes that the object has lost count as data.
     async fn seek(&self, index: usize, from: u64, what: SeekWhat) -> Attempt<Option<u64>> {
-        // Convert `from` to the offset inside the object: that of the first byte whose file offset is at least `from`.
+        // Start at the first byte of the object whose file offset is at least `from`.
         let start = self.distribution.object_size(from, index);
         let least = self.distribution.object_size(self.lengths.whole(), index);
         let result = SeekResult { what, start, found: self.seek_object(index, start, what).await? };

@@ -298,7 +298,8 @@ impl std::fmt::Debug for Line {
 }
 
 impl Ends {
-    /// Takes one complete RPC record out of the inbox. The client sends each record as a single fragment.
+    /// Takes one complete RPC record from the bytes that the client has sent on this connection. The client sends each
+    /// record as a single fragment.
     fn record(&mut self) -> Option<Bytes> {
         let mark = Mark::from_bytes(*self.inbox.first_chunk::<4>()?);
         assert!(mark.last, "a request in several fragments");

@@ -1,10 +1,10 @@
-//! An explorer of [`KernelCache`]: walks every short history of a kernel, a mount without write-back, and another
-//! client of a file.
+//! A test of [`KernelCache`] with every short sequence of events of a modelled kernel, a mount without write-back, and
+//! another client that uses the same file.
 //!
 //! The model of the kernel follows `fs/fuse` of Linux. The modelled kernel counts the changes of its cached attributes,
-//! and discards the reply to a request that is older than the last change. After each history without requests in
-//! flight, the recorded size is unknown or equals the size that the kernel has cached. After an open, the kernel never
-//! considers the size of an older version valid.
+//! and discards the reply to a request that is older than the last change. Whenever no request is in flight, the
+//! recorded size is unknown or equals the size that the kernel has cached. After an open, the kernel never considers
+//! the size of an older version valid.
 
 use super::*;
 use crate::coherence::testing::attrs;
@@ -13,7 +13,7 @@ use std::collections::HashSet;
 const FILE: u64 = 7;
 /// The number of a second file, whose recorded size may change while requests for the modelled file are in flight.
 const OTHER: u64 = 8;
-/// Number of steps of the longest histories that the explorer walks.
+/// Number of events in the longest sequences that the test executes.
 const DEPTH: usize = 8;
 /// Largest number of requests that the modelled kernel has in flight.
 const FLIGHTS: usize = 2;
@@ -145,7 +145,8 @@ impl Model {
         }
     }
 
-    /// Executes the next stage of a request. Returns whether the request has further stages.
+    /// Executes the next stage of a request: for example, the server executes the request, the mount records the reply,
+    /// or the kernel applies the reply. Returns whether the request has further stages.
     fn advance(&mut self, flight: &mut RequestInFlight) -> bool {
         let (change, size) = flight.found;
         let found = attrs(change, size);
@@ -241,7 +242,7 @@ fn the_kernel_has_the_recorded_size_after_every_short_history() {
                 let mut after = model.clone();
                 after.take(step);
                 after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {model:?}"));
-                // The explorer makes no further step from states at the largest depth, so do not store these states.
+                // No event follows after a sequence of `DEPTH` events, so do not store the resulting states.
                 if depth + 1 < DEPTH && seen.insert(after.clone()) {
                     next.push(after);
                 }

@@ -29,7 +29,7 @@ pub(super) struct Entry {
     iovecs: [IoVec; 2],
     /// The number of the request that has no reply yet; 0 if the entry has no such request.
     held: AtomicU64,
-    /// The number of the request whose reply this process gives to the kernel.
+    /// The number of the request whose reply is in the memory of the entry. The kernel takes the reply from there.
     answered: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl Entry {
         (self.iovecs.as_ptr() as u64, self.iovecs.len() as u32)
     }
 
-    /// Returns the number of the request whose reply this process gives to the kernel.
+    /// Returns the number of the request whose reply is in the memory of the entry.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Acquire)
     }

@@ -10,7 +10,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An extended attribute of every file of a mount (`control.rs`).
+/// The extended attribute that the nudge request reads. Every file of a mount has this attribute, and the mount returns
+/// its value without a request to a server.
 const ATTRIBUTE: &str = "user.weir.mount.access";
 
 /// Makes a request to the file system mounted at `place`, through the kernel queue `queue`. The request has its own

@@ -87,8 +87,9 @@ struct Queue {
     /// The number of entries, and the number of entries that wait for requests.
     all: usize,
     free: usize,
-    /// Whether the kernel may have queued requests that it puts into no entry by itself ([`super::nudge`]). True from
-    /// the registration of new entries until an entry returns with a reply and gets no request.
+    /// Whether the kernel may hold requests in this queue although new entries are free ([`super::nudge`]). Set when
+    /// the thread registers new entries. Cleared when the kernel takes back an entry with a reply and has no queued
+    /// request to put into it.
     behind: bool,
 }
 
@@ -151,7 +152,7 @@ impl Server {
         let (at, count) = entry.iovecs();
         let command = opcode::UringCmd80::new(types::Fixed(0), code).cmd(arguments).addr(Some(at));
         let mut command = command.build().user_data(index as u64);
-        // The library does not set the number of `struct iovec` elements.
+        // `UringCmd80` of the crate `io_uring` cannot set `sqe.len`, the number of `struct iovec` elements.
         // SAFETY: `struct io_uring_sqe` has the 32-bit field `len` at offset 24.
         unsafe { (&raw mut command).byte_add(abi::SQE_LEN).cast::<u32>().write(count) };
         self.push(command)
@@ -202,8 +203,8 @@ impl Server {
         Ok(())
     }
 
-    /// Counts the entries that received requests, and ensures that their queues have spare entries. A request may wait
-    /// for another request, for example a lock for an unlock, and the other request can arrive only in a spare entry.
+    /// Updates the number of free entries of each queue after the completions `done`, and adds entries to queues that
+    /// have too few. A lock request may wait for an unlock request, which can arrive only in a free entry.
     fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
         let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
         for completion in done.iter().filter(with_request) {

@@ -68,8 +68,8 @@ impl Source {
         Ok(source)
     }
 
-    /// Reads extents of the source object that together fit into one payload. The pieces of the reply cover exactly
-    /// these extents.
+    /// Reads extents of the source object, which together must fit into one payload. In the reply, the pieces (data,
+    /// holes, ranges beyond the end) together are as long as the extents.
     pub(super) fn read(&mut self, cap: Capability, extents: Vec<Extent>, until: Instant) -> Result<ReadReply, String> {
         let asked: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
         let reply: ReadReply = self.call(Procedure::Read, &ReadArgs { cap, extents }, until)?;
@@ -79,8 +79,8 @@ impl Source {
         }
         let mut rest = &reply.data[..];
         for piece in reply.head.pieces.iter().filter(|piece| piece.kind == PieceKind::Data) {
-            // `split_at` cannot panic: the decoder has checked that the reply has exactly as many data bytes as its
-            // data pieces announce.
+            // `split_at` cannot panic: the decoder has checked that the number of data bytes in the reply is the sum of
+            // the lengths of its data pieces.
             let (data, behind) = rest.split_at(piece.len as usize);
             if self.checksums && crc32c(data) != piece.crc32c {
                 return Err("its data do not match their checksum".into());

@@ -54,7 +54,8 @@ pub(crate) struct Open {
     entry: u64,
 }
 
-/// The plan of a READ: the pieces of its reply, and the byte ranges of the object that the reply carries as data.
+/// The plan of the reply to a READ: its pieces (data, holes, ranges beyond the end of the object), and the byte ranges
+/// of the object whose bytes the reply contains.
 #[derive(Default)]
 pub(crate) struct ReadPlan {
     pub(crate) size: u64,
@@ -76,8 +77,8 @@ impl ReadPlan {
         if len == 0 {
             return;
         }
-        // The cast of `len` to `u32` cannot truncate: an extent is shorter than 4 GiB, and a piece is not longer than
-        // its extent.
+        // The cast of `len` to `u32` cannot truncate: the piece is a part of one extent of the READ request, and an
+        // extent is shorter than 4 GiB.
         self.pieces.push(Piece { kind, len: len as u32, crc32c: 0 });
         if kind == PieceKind::Data {
             self.data_len += len;
@@ -90,7 +91,8 @@ impl ReadPlan {
 }
 
 impl Open {
-    /// Makes the state of an object of `size` bytes. Change number `entry` of folder `leaf` gave the file its name.
+    /// Makes the state of an open object of `size` bytes. `leaf` is the folder of the object file, and `entry` is the
+    /// number of the folder change that created the name of the file.
     pub(super) fn new(
         file: Box<dyn DiskFile>,
         sums: Option<BlockChecksums>,
@@ -158,8 +160,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the data pieces and hole pieces between `offset` and `end` to the plan of a READ. The plan then has at most
-    /// `spare` pieces in total. Neither offset may exceed the size of the object.
+    /// Plans the reply to a READ of the range from `offset` to `end`: adds the data and the holes in the range to
+    /// `plan` as pieces, up to a total of at most `spare` pieces. Neither offset may exceed the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
@@ -186,8 +188,8 @@ impl Open {
                     None => (PieceKind::Hole, end),
                 }
             };
-            // If this is the last piece that fits into the reply, plan the rest of the range as one data piece. The iod
-            // then sends the holes in the rest as zeros.
+            // If the plan may have only one more piece for this range, plan the rest of the range as one data piece.
+            // The iod then sends the holes in the rest as zeros.
             let full = plan.pieces.len() + 2 >= spare;
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {

@@ -115,7 +115,8 @@ impl Copy {
         Ok(at - range.offset)
     }
 
-    /// Copies data from `at` up to `end`. Returns the offset at which the copy stopped.
+    /// Copies the bytes of the source file from offset `at` up to `end`. Returns the source offset at which the copy
+    /// stopped, which is smaller than `end` if the source file ends earlier.
     async fn data<F: FileSystem, C: Callbacks>(
         &mut self,
         cx: &Compound<'_, F, C>,
@@ -145,8 +146,8 @@ impl Copy {
         Ok(at)
     }
 
-    /// Counts the bytes of a write, and stores the write verifier of the first write. Returns the offset after the
-    /// written bytes.
+    /// Adds the length of a write to `moved`, and stores the write verifier of the first write. `at` is the offset of
+    /// the copied bytes in the source file. Returns the source offset of the next byte to copy.
     fn took(&mut self, at: u64, written: WriteOut) -> u64 {
         self.verifier.get_or_insert(written.verifier);
         self.moved += u64::from(written.count);

@@ -114,8 +114,8 @@ async fn make_way_for_new<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Recalls conflicting delegations of the file, and waits for their return and for fences in progress. Fails with DELAY
-/// after one second (`PATIENCE`).
+/// Recalls conflicting delegations of the file and waits for their return, then waits for fences in progress. Fails
+/// with DELAY if either wait takes longer than one second (`PATIENCE`).
 async fn clear_way<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -300,14 +300,14 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     Ok(attrs)
 }
 
-/// Replaces STALE by DELAY if the OPEN found the file by name. STALE shows that a removal of the file is in progress.
-/// When the client sends the OPEN again, the name is free, or belongs to another file.
+/// Replaces STALE by DELAY if the OPEN found the file by name. STALE then shows that a removal of this name is in
+/// progress. When the client sends the OPEN again, the removal has usually ended.
 fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
-/// Returns the client's want for a delegation. If the client wants no delegation, returns an error that contains the
-/// delegation part of the OPEN reply.
+/// Returns the client's want for a delegation. If the client wants no delegation or cancels an earlier want, returns as
+/// error the value OPEN_DELEGATE_NONE_EXT for the OPEN reply.
 fn want(share_access: u32) -> Result<Want, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {

@@ -75,9 +75,9 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
 /// Returns for each entry whether its size and times may be out of date because another client writes the file. Returns
 /// an empty vector unless the client requested Weir's attribute for this (`FATTR4_WEIR_WRITER`).
 ///
-/// Call this function after reading the attributes of the entries; `returned` is the count of returned write
-/// delegations before the attributes were read. If the count has grown since then, a writer may have changed a size
-/// after the attributes were read, so the result is true for all entries.
+/// Call this function after reading the attributes of the entries. `returned` is the server's count of returned or
+/// revoked write delegations, from before the read. If the count has grown since then, a client may have changed a file
+/// after the read and then returned its delegation, so the result is true for all entries.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,

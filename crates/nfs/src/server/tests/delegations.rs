@@ -14,7 +14,7 @@ use std::time::Duration;
 const READ: u32 = OPEN4_SHARE_ACCESS_READ;
 const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH;
 
-/// Polls a future once. If the future stays pending, a later step of the test completes it.
+/// Polls a future once, and does not wait until the future completes.
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }

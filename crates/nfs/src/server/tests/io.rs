@@ -70,8 +70,8 @@ fn setting_the_size_notifies_weir_clients_that_have_the_file_open() {
     assert_eq!(told_by(&one, mine, size(8)), [], "no other client of Weir's has it open");
 }
 
-/// The server waits for a reply to CB_NOTIFY only until the next poll, because every timer of the test server expires
-/// then.
+/// The second client never replies to CB_NOTIFY. When the test polls the SETATTR again, the SETATTR stops waiting for
+/// the reply, because every timer of the test server expires at the second poll.
 #[test]
 fn setattr_does_not_wait_for_unresponsive_clients() {
     let bench = Bench::default();

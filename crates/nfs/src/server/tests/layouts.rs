@@ -120,7 +120,7 @@ fn layoutcommit_only_increases_the_size() {
     assert_eq!(peer.fails(vec![putfh(&handle), commit]), NFS4ERR_BADLAYOUT);
 }
 
-/// Polls a future once. If the future stays pending, a later step of the test completes it.
+/// Polls a future once, and does not wait until the future completes.
 fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }

@@ -251,7 +251,8 @@ fn a_file_may_end_with_its_name_only_if_no_client_can_open_it() {
     drop(one);
     assert_eq!(peer.fails(again()), NFS4ERR_STALE, "the other removal is still under way");
     drop(other);
-    // Both REMOVE requests have completed without freeing the file, so a client can open the file again.
+    // Dropping the guards `one` and `other` simulates that both removals end without removing the file. So a client
+    // can open the file again.
     peer.ok(again());
 }
 
