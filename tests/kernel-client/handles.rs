@@ -203,9 +203,9 @@ fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<H
     weir.flat_map(|weir| [seen.with(&weir), secret.with(&weir)]).collect()
 }
 
-/// Starts a process in the guest that opens the root of the mount and two files in `/users/closed`, which is its
-/// current directory. After [`let_go`], the process uses these descriptors and the directory, and opens the saved
-/// handles.
+/// Starts a process in the guest whose current directory is `/users/closed`. The process opens the root of the mount
+/// and two files. After [`let_go`], the process uses these descriptors and its current directory, and opens files by
+/// the handles that `name_to_handle_at(2)` returned before.
 fn hold(guest: &mut Guest) {
     let work = "cat <&5; cat <&6; cat data large dir/data; ls -l; ls -l ..; cat ../closed/data; \
                 perl /tmp/handles.pl open 7 </tmp/handles";

@@ -11,7 +11,8 @@ const NO_NEWS: u64 = u64::MAX;
 /// The queue delay of the mgr, as the mgr last reported it.
 #[derive(Debug)]
 pub(crate) struct MgrLoad {
-    /// Whether the client uses the queue delay. If so, reads, writes and commits on the mgr path also ask for it.
+    /// Whether the client uses the mgr's queue delay to choose a path. If so, each read, write and commit on the mgr
+    /// path also asks the mgr for its queue delay.
     wanted: AtomicBool,
     /// The last reported queue delay in nanoseconds, or `NO_NEWS`.
     news: AtomicU64,

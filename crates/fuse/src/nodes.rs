@@ -71,7 +71,8 @@ struct Known {
     /// The kernel's lookup count: the number of entries that the kernel received, minus the number of lookups that the
     /// kernel has forgotten.
     lookups: u64,
-    /// The attributes that the kernel last received with a name of this inode, for directories only.
+    /// For directories only: the attributes in the last reply that gave the kernel a name of this inode (LOOKUP or
+    /// READDIRPLUS).
     as_dir: Option<Box<Attrs>>,
     /// When the kernel last received an entry of the file, in seconds since `began`. [`u32::MAX`] means that the
     /// kernel may have cached pages of the file: the mount leaves such inodes to the kernel, which drops the least

@@ -25,7 +25,8 @@ pub(crate) struct Tx<'a> {
 /// change attributes that the operation returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// The batch does not change the tail record. The variant contains the current change attribute of the inode.
+    /// The batch does not change the tail record of an inode (size, times, change attribute). The variant contains the
+    /// current change attribute of the inode.
     None(u64),
     /// A merge operation changes the tail record (size, times, change attribute). The variant contains the index of
     /// this operation among the merge operations of the batch.

@@ -230,7 +230,8 @@ impl Exports {
         }
     }
 
-    /// Returns `place` with the current epoch of its export, for a file that a client has just looked up.
+    /// Returns `place` (an export, and an exports epoch) with the current exports epoch of its export, for a file that
+    /// a client has just looked up.
     pub(crate) fn reached_now(&self, place: Place) -> Place {
         Place { epoch: self.recorded.good_from(place.root), ..place }
     }

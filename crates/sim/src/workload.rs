@@ -162,8 +162,8 @@ struct Handle {
 }
 
 impl Handle {
-    /// Returns a reader of this file whose read begins now. A process that holds the lock of the file sees all
-    /// changes that other clients made before they released the lock.
+    /// Records that a read of this file begins at `began`. The returned value says which changes of other clients the
+    /// read must see: all changes before the open, or before the process got the lock of the file if it holds the lock.
     fn reader(&self, client: u64, began: Moment) -> Reader {
         Reader { client, opened: self.locked.unwrap_or(self.opened), began }
     }

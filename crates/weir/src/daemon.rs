@@ -42,7 +42,7 @@ pub struct ReadyLine {
 }
 
 impl Ready {
-    /// Returns whether the daemon prints only the JSON line on standard output.
+    /// Returns whether the daemon prints nothing on standard output but the JSON line that reports its start.
     pub fn is_json(&self) -> bool {
         self.json
     }

@@ -38,7 +38,8 @@ pub fn median(values: &[f64]) -> f64 {
 /// Returns the threshold in bytes with the smallest loss. The loss of a threshold is a sum over all measured lengths:
 /// the logarithm of the factor by which the path that the threshold selects is slower than the faster path.
 pub fn best(points: &[Point]) -> u64 {
-    // Returns the loss if the `n` shortest lengths take the mgr path, and all longer lengths take the direct path.
+    // Returns how much slower the requests are than on the faster path for each length, if the `n` shortest lengths
+    // take the mgr path and all longer lengths take the direct path.
     let lost = |n: usize| {
         let of = |(at, point): (usize, &Point)| if at < n { point.slower() } else { -point.slower() };
         points.iter().enumerate().map(of).filter(|lost| *lost > 0.0).sum::<f64>()

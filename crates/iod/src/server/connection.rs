@@ -52,7 +52,7 @@ pub(super) struct Connection<C> {
     /// The machine of the peer.
     pub(super) machine: Machine,
     pub(super) session: Option<Session>,
-    /// The session that HELLO named; `None` before HELLO and after PROVE.
+    /// The session that HELLO named and that PROVE has not authenticated yet; `None` before HELLO and after PROVE.
     pub(super) pending_session: Option<PendingSession>,
     input: BytesMut,
     pub(super) output: Vec<u8>,

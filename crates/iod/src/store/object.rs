@@ -52,7 +52,8 @@ pub(crate) enum Presence {
 }
 
 impl Object {
-    /// Makes an object whose file no request has tried to open yet.
+    /// Returns the state in memory of an object whose object file the iod has not opened yet. The object file may not
+    /// exist.
     pub(crate) fn new(id: ObjectId) -> Self {
         Object { id, state: RwLock::new(State::Unopened) }
     }

@@ -27,10 +27,10 @@ const PROBE_LONG: u32 = 32;
 /// Number of samples after which the measured service time of a path is reliable for short requests. For long
 /// requests, one sample is enough.
 const KNOWN: u32 = 2;
-/// Reciprocal of the surcharge on the measured time of short requests on the direct path.
+/// The algorithm adds this fraction (1/3) of the measured time to the time of short requests on the direct path.
 ///
 /// A short request on the direct path costs more than the client can measure, because the mgr could have joined the
-/// request with writes of other clients. Without the surcharge, every client chooses the direct path for a small
+/// request with writes of other clients. Without the addition, every client chooses the direct path for a small
 /// gain, and all clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct
 /// path, each write took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by
 /// changing to the direct path.
@@ -263,10 +263,10 @@ impl Auto {
         };
     }
 
-    /// Returns the times of a request of this size class on the mgr path and on the direct path, with queue delay and
-    /// surcharge. Returns `None` if the measurements do not show which path is faster. If one path has no
-    /// measurement, the time of a larger size class on this path is an upper bound. The bound suffices if it is below
-    /// the time of the other path.
+    /// Returns the times of a request of this size class on the mgr path and on the direct path. The times include the
+    /// queue delay and the costs of other clients ([`SPARED`]). Returns `None` if the measurements do not show which
+    /// path is faster. If one path has no measurement, the time of a larger size class on this path is an upper bound.
+    /// The bound suffices if it is below the time of the other path.
     fn times(&self, class: usize) -> Option<[u64; 2]> {
         let known = |class: usize, way: usize| {
             let service = &self.services[class][way];

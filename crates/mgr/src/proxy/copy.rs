@@ -20,7 +20,7 @@ const UNITS_MAX: u64 = 16 << 10;
 struct Job {
     /// Index of the target object in the first copy of the target file.
     to: usize,
-    /// Index of the source object in the first copy of the source file.
+    /// Index of the source object in the first mirror of the source file.
     from: usize,
     extents: Vec<PullExtent>,
 }

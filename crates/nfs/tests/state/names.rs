@@ -203,8 +203,8 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert!(state.recall_delegations(DIR, Use::Write, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // Client a has sent no request for `RELIED_ON`, so it must not rely on its directory delegations until the reply to
-    // its next request, which reports the revocation.
+    // Client a has sent no request during the time `RELIED_ON`, so it must not rely on its directory delegations until
+    // it has received the reply to its next request. This reply reports the revocation.
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);

@@ -19,7 +19,7 @@ enum Call {
     Close(u64),
     /// The client loses written bytes; each open for writing has to report this error.
     Fail,
-    /// An open reports its error to the caller, and clears the error.
+    /// A write, `fsync` or close of an open file returns the pending write error, and clears the error.
     Take(u64),
     Lock {
         key: u64,
