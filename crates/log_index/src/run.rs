@@ -160,7 +160,8 @@ impl Run {
         if range.is_empty() || !self.bounds().overlaps(range) {
             return 0..0;
         }
-        // The piece `index` ends at `offset + index * stride + len`, and must end after the beginning of `range`.
+        // The first piece with bytes in `range` has the smallest `index` for which the end of the piece, `offset +
+        // index * stride + len`, is after the beginning of `range`.
         let first_end = self.offset + self.len;
         let start = if range.offset < first_end { 0 } else { (range.offset - first_end) / self.stride + 1 };
         let end = (range.end() - self.offset).div_ceil(self.stride).min(self.count);

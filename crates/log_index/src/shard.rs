@@ -60,6 +60,9 @@ impl Shard {
 
 /// Divides runs among the shards of a file: returns, for the number of each shard, the runs that it has to register, in
 /// their order. Shard `n` covers [`SHARD_LEN`] bytes from file offset `n * SHARD_LEN`.
+///
+/// The number of shards grows with the length of the longest piece, so the runs must be of bytes that the caller wrote:
+/// a hole to the end of the largest file, or a run that a peer sent, would have 2^36 shards.
 pub fn by_shard(runs: &[Run]) -> BTreeMap<u64, Vec<Run>> {
     let mut shards: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
     for run in runs {
