@@ -137,8 +137,8 @@ impl Inner {
         timing.auto.ask(longest, waiting)
     }
 
-    /// Returns the write threshold in bytes that `rule` (fixed or automatic) gives now. Unlike [`Self::threshold`], this
-    /// function never chooses a path only to measure its service time.
+    /// Returns the write threshold in bytes that `rule` (fixed or automatic) gives now. Unlike [`Self::threshold`],
+    /// this function never chooses a path only to measure its service time.
     pub(crate) fn present_threshold(&self, rule: Rule) -> u64 {
         match rule {
             Rule::Fixed(t) => t,
