@@ -21,8 +21,8 @@ const STRIDED: u8 = 1 << 4;
 /// Bits of the first byte that no encoder sets.
 const UNUSED: u8 = !(IN_LOG | SAME_LOG | NEXT_POSITION | SAME_LEN | STRIDED);
 
-/// What the encoding of a run refers to: the end of the last run, the length of its pieces, and the log and the position
-/// after the last run that is in a log.
+/// What the encoding of a run refers to: the end of the last run, the length of its pieces, and the log and the
+/// position after the last run that is in a log.
 #[derive(Default)]
 struct Last {
     offset: u64,

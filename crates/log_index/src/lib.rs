@@ -1,12 +1,12 @@
 //! The index of a log file: which bytes of which data log are which bytes of the file.
 //!
-//! Each client that writes a log file appends its bytes to a data log of its own. It registers with the index where each
-//! byte of the file is in the log. The index is cut into shards by file offset. A shard applies registrations in the
-//! order in which they arrive: the later one wins.
+//! Each client that writes a log file appends its bytes to a data log of its own. It registers with the index where
+//! each byte of the file is in the log. The index is cut into shards by file offset. A shard applies registrations in
+//! the order in which they arrive: the later one wins.
 //!
-//! Writers of checkpoints write equally long records at equal distances. So the unit of the index is not the record, but
-//! the [`Run`] of records, and the index of such a file has the same size for any number of records (PLFS calls this a
-//! pattern index).
+//! Writers of checkpoints write equally long records at equal distances. So the unit of the index is not the record,
+//! but the [`Run`] of records, and the index of such a file has the same size for any number of records (PLFS calls
+//! this a pattern index).
 
 mod encoding;
 mod packed;

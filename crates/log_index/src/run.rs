@@ -67,8 +67,8 @@ pub enum BadRun {
     TooFar,
 }
 
-/// Equally long pieces of a file at equal distances, whose bytes follow one another in one data log. A single contiguous
-/// range is a run of one piece. The pieces never overlap and are never adjacent.
+/// Equally long pieces of a file at equal distances, whose bytes follow one another in one data log. A single
+/// contiguous range is a run of one piece. The pieces never overlap and are never adjacent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Run {
     offset: u64,
@@ -123,8 +123,8 @@ impl Run {
         ByteRange { offset: self.offset, len: self.len }
     }
 
-    /// Returns the distance between the first bytes of two neighbouring pieces; the length of the piece if there is only
-    /// one.
+    /// Returns the distance between the first bytes of two neighbouring pieces; the length of the piece if there is
+    /// only one.
     pub fn stride(&self) -> u64 {
         self.stride
     }

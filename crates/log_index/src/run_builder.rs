@@ -5,10 +5,10 @@ use types::ByteRange;
 
 /// Joins the writes that a client appends to its data log into runs.
 ///
-/// Only consecutive writes are joined. So the runs, applied in their order, have the same effect as the writes in theirs,
-/// also where the writes overlap. Between two registrations of a client, a shard may apply registrations of other
-/// clients. So a caller takes all runs ([`RunBuilder::take`]) at each registration, and later writes are not joined to
-/// them (PLFS joins them, and returns old data).
+/// Only consecutive writes are joined. So the runs, applied in their order, have the same effect as the writes in
+/// theirs, also where the writes overlap. Between two registrations of a client, a shard may apply registrations of
+/// other clients. So a caller takes all runs ([`RunBuilder::take`]) at each registration, and later writes are not
+/// joined to them (PLFS joins them, and returns old data).
 #[derive(Debug)]
 pub struct RunBuilder {
     log: LogNumber,
