@@ -57,7 +57,8 @@ impl Coherence {
         (of_pages, appends): (bool, bool),
     ) -> Option<DirectWriteGuard<'a>> {
         let len = data.len() as u64;
-        // The kernel raises its cached size when it receives the reply to the WRITE, so record the new size now.
+        // The kernel raises its cached size when it receives the reply to the WRITE. Record the new size now, and again
+        // before the reply: in between, the mount may read the kernel's size and record the smaller one.
         match self.write_back.is_on() || appends {
             true => self.size_may_change(number),
             false => self.cache.grew(number, offset.saturating_add(len)),
@@ -72,6 +73,15 @@ impl Coherence {
                 let range = if appends { ByteRange::ALL } else { ByteRange { offset, len } };
                 Some(pages.mapped().begin_direct_write(range).await)
             }
+        }
+    }
+
+    /// Records that the mount is about to reply to a WRITE, which `succeeded` or failed.
+    pub(crate) fn write_is_replied(&self, number: u64, (offset, len): (u64, u32), appends: bool, succeeded: bool) {
+        if appends || !succeeded {
+            self.size_may_change(number);
+        } else if !self.write_back.is_on() {
+            self.cache.grew(number, offset.saturating_add(len.into()));
         }
     }
 

@@ -153,11 +153,19 @@ impl KernelCache {
         }
     }
 
-    /// Records that the kernel has written the file up to `end`, so the kernel's cached size is at least `end`.
+    /// Records that the kernel writes the file up to `end`, so the kernel's cached size becomes at least `end`. Counts a
+    /// change unless the recorded size is already as large: a size that the mount reads from the kernel's cache at the
+    /// same time may be the one before the write.
     pub(super) fn grew(&self, number: u64, end: u64) {
-        if let Some((size, _)) = self.record().files.get_mut(&number).and_then(|cached| cached.size.as_mut()) {
-            *size = end.max(*size);
+        let mut record = self.record();
+        let Some(cached) = record.files.get_mut(&number) else { return };
+        if let Some((size, _)) = &mut cached.size {
+            if *size >= end {
+                return;
+            }
+            *size = end;
         }
+        record.doubts += 1;
     }
 
     /// Records that a read of a page found the end of the file at `end`. If the kernel has a larger size cached, the

@@ -47,6 +47,7 @@ pub(crate) async fn write(
     if let Some(past) = past {
         fs.coherence.write_ended(header.node, past).await;
     }
+    fs.coherence.write_is_replied(header.node, (offset, len), appends, outcome.is_ok());
     outcome?;
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }

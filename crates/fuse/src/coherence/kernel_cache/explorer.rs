@@ -197,6 +197,7 @@ impl Model {
                 return false;
             }
             (Kind::Write(end), _) => {
+                self.cache(|cache| cache.grew(FILE, end));
                 self.kernel_changes(self.kernel.size.max(end), false);
                 return false;
             }
@@ -230,20 +231,19 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-#[test]
-fn the_kernel_has_the_recorded_size_after_every_short_history() {
-    let steps = steps();
+/// Executes every sequence of at most `depth` of these events, and checks the state after each event.
+fn explore(steps: &[Step], depth: usize) {
     let mut seen = HashSet::new();
     let mut models = vec![Model::new()];
-    for depth in 0..DEPTH {
+    for at in 0..depth {
         let mut next = Vec::new();
         for model in &models {
             for step in steps.iter().copied().filter(|step| model.may(*step)) {
                 let mut after = model.clone();
                 after.take(step);
-                after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {model:?}"));
-                // No event follows after a sequence of `DEPTH` events, so do not store the resulting states.
-                if depth + 1 < DEPTH && seen.insert(after.clone()) {
+                after.check().unwrap_or_else(|why| panic!("{why}, {at} steps before {step:?} in {model:?}"));
+                // No event follows after a sequence of `depth` events, so do not store the resulting states.
+                if at + 1 < depth && seen.insert(after.clone()) {
                     next.push(after);
                 }
             }
@@ -251,4 +251,19 @@ fn the_kernel_has_the_recorded_size_after_every_short_history() {
         models = next;
     }
     assert!(seen.len() > 1_000, "{} states", seen.len());
+}
+
+#[test]
+fn the_kernel_has_the_recorded_size_after_every_short_history() {
+    explore(&steps(), DEPTH);
+}
+
+/// Reading the kernel's size takes more events than the other requests, so this test executes longer sequences of fewer
+/// events.
+#[test]
+fn the_kernel_has_the_recorded_size_after_the_mount_reads_it() {
+    let mut steps: Vec<Step> = [Kind::Show, Kind::Write(3)].into_iter().map(Step::Send).collect();
+    steps.extend((0..FLIGHTS).map(Step::Advance));
+    steps.push(Step::OtherClient(1));
+    explore(&steps, DEPTH + 4);
 }
