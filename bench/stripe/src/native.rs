@@ -123,7 +123,8 @@ impl Client {
         }
     }
 
-    /// Returns the position of the data in the reply to a READ; `None` if the reply is not one piece of valid data.
+    /// Returns the position of the data in the reply to a READ; `None` unless the reply is valid and its
+    /// only piece ([`wire::native::Piece`]) is data.
     fn simple(&self, len: usize) -> Option<usize> {
         // Before the data, the reply has the RPC header, status, size, number of pieces, the piece and the length of
         // the data: 24 + 4 + 8 + 4 + 12 + 4 bytes.

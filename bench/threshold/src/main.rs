@@ -39,7 +39,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Measure small and large writes on the mgr path and on the direct path, on slow disks and links
 ///
 /// The measurements of all thresholds alternate. Needs root: the disks are loop devices over files with simulated
-/// latency, the links are namespaces with token buckets. A missed bound is no failure: the tables report it.
+/// latency, the links are namespaces with token buckets. If a result
+/// misses its bound, the tables say so, and the command succeeds.
 #[derive(Parser)]
 #[command(name = "threshold", max_term_width = 100)]
 struct Cli {

@@ -318,10 +318,10 @@ impl Nodes {
         }
     }
 
-    /// Records that a thread made a request in a removed directory. Returns whether the thread must be using a
-    /// descriptor, because the thread received ESTALE for this directory before. After the first ESTALE, the kernel
-    /// walks the path again and finds the directory only if the path leads there. For a directory that this mount
-    /// itself removed, returns true at once: no path leads there.
+    /// Records that a thread made a request in a removed directory. Returns whether it is certain that the thread uses
+    /// a descriptor of the directory and not a path. After a first ESTALE, the kernel walks the path again, and a path
+    /// no longer leads to a removed directory; so a second request of the same thread comes from a descriptor. For a
+    /// directory that this mount itself removed, returns true at the first request.
     pub(crate) fn comes_again(&self, number: u64, pid: u32) -> bool {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };

@@ -53,10 +53,10 @@ pub fn run(seed: u64, focus: Option<Focus>, print: bool) -> Verdict {
     run_plan(Plan { planted, ..plan }, print)
 }
 
-/// A deliberate bug for which runs use special plans.
+/// A planted bug (a bug that a test adds to Weir on purpose) for which runs use special plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Focus {
-    /// The deliberate bug.
+    /// The planted bug.
     pub on: Planted,
     /// Whether the runs enable the bug.
     pub planted: bool,

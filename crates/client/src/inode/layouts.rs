@@ -577,7 +577,8 @@ impl Inode {
     /// Sends the LAYOUTRETURN that answers a layout recall, after the last request under the layout has ended. Returns
     /// `false` if there is no recall to answer.
     async fn send_return(&self) -> Result<bool> {
-        // The mgr recalls layouts for clients that truncate or extend the file, so the known size may be outdated.
+        // The mgr recalls this layout if another client truncates or extends the file, so the size that this client
+        // knows may be outdated.
         self.state().size.doubt();
         // If a close has already returned the layout, there is no recall to answer.
         if !self.layouts.state().begin_return() {

@@ -573,7 +573,7 @@ fn longest(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|range| range.len).max().unwrap_or(0)
 }
 
-/// Returns the requests to the mgr for some file ranges, each at most one payload long.
+/// Divides file ranges into ranges that are short enough for one request to the mgr each.
 fn chunks(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut out = Vec::new();
     for range in ranges {

@@ -87,8 +87,8 @@ impl KernelCache {
         std::mem::replace(&mut cached.sent, version(attrs)) != version(attrs)
     }
 
-    /// Records attributes that the mgr has sent to the mount. Returns whether the kernel may continue to use older
-    /// attributes: the kernel may have discarded the last reply, and may consider an earlier reply valid.
+    /// Records attributes that the mgr has sent to the mount. Returns whether the kernel possibly still uses older
+    /// attributes: it can have discarded the last reply and consider the attributes of an earlier reply valid.
     /// `keeps_sizes`: the kernel ignores the sizes in replies (write-back).
     pub(super) fn is_outdated(&self, number: u64, attrs: &Attrs, keeps_sizes: bool) -> bool {
         let unsure = !keeps_sizes && !self.has_size(number, attrs.size);
@@ -153,9 +153,9 @@ impl KernelCache {
         }
     }
 
-    /// Records that the kernel writes the file up to `end`, so the kernel's cached size becomes at least `end`. Counts a
-    /// change unless the recorded size is already as large: a size that the mount reads from the kernel's cache at the
-    /// same time may be the one before the write.
+    /// Records that the kernel writes the file up to `end`, so the kernel's cached size becomes at least `end`. Counts
+    /// a change unless the recorded size is already as large: a size that the mount reads from the kernel's cache at
+    /// the same time may be the one before the write.
     pub(super) fn grew(&self, number: u64, end: u64) {
         let mut record = self.record();
         let Some(cached) = record.files.get_mut(&number) else { return };

@@ -64,8 +64,9 @@ pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut 
 
 impl Default for PageTwins {
     fn default() -> Self {
-        // The kernel may have read pages before this table of twins existed. With the largest `end`, all pages without
-        // a twin lie before the end of the file, so the mount writes back these pages as a whole.
+        // The kernel may have read pages before this table of twins existed, and such a page has no twin. The mount
+        // writes back a page without a twin as a whole if the page lies before `end`, so `end` begins as the largest
+        // offset.
         PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, min_cached_size: None, writing: HashMap::new() }
     }
 }

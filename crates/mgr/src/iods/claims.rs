@@ -33,9 +33,9 @@ pub enum Refusal {
          uses these iods, or name other iods in its configuration"
     )]
     Foreign {
-        /// Identity of the store in the claim of the iod.
+        /// Identity of the metadata store that the iod has recorded as its user.
         found: StoreId,
-        /// Identity of the store of the mgr.
+        /// Identity of the metadata store of this mgr.
         own: StoreId,
     },
     /// A later state of the metadata store has used the iod.

@@ -224,8 +224,9 @@ fn a_return_during_record_deletion_stores_the_record_again() {
 
 #[test]
 fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
-    // A write delegation without WANT_DATA may cover byte-range locks that the server does not know. If the server
-    // revokes such a delegation of a client with an expired lease, it removes the client with all its state.
+    // The holder of a write delegation that lets it lock without the server (all but `Want::Data`) may hold byte-range
+    // locks that the server does not know. If the lease of such a holder has expired and the server revokes its
+    // delegation, these locks are lost too, so the server removes the client with all its state.
     for (access, want, tested) in [
         (READ, Want::None, NFS4ERR_DELEG_REVOKED),
         (BOTH, Want::None, NFS4ERR_BAD_STATEID),

@@ -12,7 +12,8 @@ pub struct Latencies {
     by_class: BTreeMap<(Action, u32), Histogram<u64>>,
 }
 
-/// The summary of the latencies of one kind of operation whose lengths round up to the same power of two.
+/// The summary of the latencies of all operations of one kind whose numbers of bytes round up to the same power of
+/// two.
 #[derive(Serialize)]
 pub struct Line {
     /// The kind of operation, such as `read`.

@@ -274,8 +274,8 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Keeps the connections open until `over` is set, and replaces connections that the daemon closes. Each time
-    /// when all connections are open, sends a message to the channel `stands`.
+    /// Keeps the connections open until `over` is set, and replaces connections that the daemon closes. Whenever
+    /// all connections are open, sends a message to the channel `stands`.
     fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> ConnectionCounts {
         let (mut live, mut counts) = (Vec::new(), ConnectionCounts::default());
         while !over.load(Relaxed) {

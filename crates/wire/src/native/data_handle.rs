@@ -15,7 +15,7 @@ const MAGIC: u32 = 0x5744_4804;
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
 /// Length of the part of a handle before its MAC, in bytes.
 const SHOWN_LEN: usize = 2 * 4 + 12 + 3 * 4 + 3 * 8;
-/// Number of bits of the stripe count in a handle, and number of bits of the index of the iod. Both values share a
+/// Number of bits of each of two fields of a handle: the stripe count, and the index of the iod. Both fields share a
 /// 32-bit word with the rights, which have the highest bits of the word.
 const INDEX_BITS: u32 = 12;
 
