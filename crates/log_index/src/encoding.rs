@@ -8,7 +8,7 @@ use integer_encoding::VarInt;
 use types::ByteRange;
 use xdr::Malformed;
 
-/// Bit of the first byte: the bytes of the run are in a log, and not in a hole.
+/// Bit of the first byte: the bytes of the run are in a log, and not in the striped base.
 const IN_LOG: u8 = 1;
 /// Bit of the first byte: the run is in the same log as the last run that is in a log.
 const SAME_LOG: u8 = 1 << 1;
@@ -57,7 +57,7 @@ fn encode_run(out: &mut Vec<u8>, run: &Run, last: &Last) {
     let (same_len, strided) = (len == last.len, run.count() > 1);
     let (in_log, same_log, next) = match run.source() {
         Source::Log { log, position } => (true, log.0 == last.log, position == last.position),
-        Source::Hole => (false, false, false),
+        Source::Base => (false, false, false),
     };
     out.push(
         bit(in_log, IN_LOG)
@@ -84,7 +84,7 @@ fn encode_run(out: &mut Vec<u8>, run: &Run, last: &Last) {
     }
 }
 
-fn put(out: &mut Vec<u8>, value: u64) {
+pub(super) fn put(out: &mut Vec<u8>, value: u64) {
     let mut bytes = [0; 10];
     let len = value.encode_var(&mut bytes);
     out.extend_from_slice(&bytes[..len]);
@@ -131,7 +131,7 @@ fn decode_run(bytes: &mut &[u8], last: &Last) -> Result<Run, Malformed> {
         let position = if is(NEXT_POSITION) { last.position } else { take_difference(bytes, last.position)? };
         Source::Log { log: LogNumber(log), position }
     } else {
-        Source::Hole
+        Source::Base
     };
     if is(STRIDED) && count < 2 {
         return Err(BAD);
@@ -141,7 +141,7 @@ fn decode_run(bytes: &mut &[u8], last: &Last) -> Result<Run, Malformed> {
 
 const BAD: Malformed = Malformed::Invalid("a run of the index");
 
-fn take<T: VarInt>(bytes: &mut &[u8]) -> Result<T, Malformed> {
+pub(super) fn take<T: VarInt>(bytes: &mut &[u8]) -> Result<T, Malformed> {
     let (value, used) = T::decode_var(bytes).ok_or(BAD)?;
     *bytes = &bytes[used..];
     Ok(value)

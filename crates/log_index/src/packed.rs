@@ -50,8 +50,8 @@ impl Packed {
         blocks.flat_map(Block::runs).chain(self.strided.iter().copied()).flat_map(move |run| run.clip(range))
     }
 
-    /// Merges newer runs into the older ones, which the newer runs replace where they overlap. Drops holes, because
-    /// bytes of which the index knows nothing are a hole too.
+    /// Merges newer runs into the older ones, which the newer runs replace where they overlap. Drops runs in the striped
+    /// base, because bytes of which the index knows nothing are in the base too.
     pub(super) fn merge(&mut self, mut newer: RunSet) {
         let older = std::mem::take(&mut self.strided);
         let left: Vec<Run> = older.iter().flat_map(|run| newer.missing(run)).collect();
@@ -67,7 +67,7 @@ impl Packed {
         }
         added.for_each(|run| blocks.push(run));
         (self.blocks, self.count) = blocks.end();
-        self.strided = newer.runs().filter(|run| run.count() > 1 && run.source() != Source::Hole).collect();
+        self.strided = newer.runs().filter(|run| run.count() > 1 && run.source() != Source::Base).collect();
         self.count += self.strided.len();
     }
 }
@@ -83,7 +83,7 @@ struct BlockWriter {
 
 impl BlockWriter {
     fn push(&mut self, run: Run) {
-        if run.source() == Source::Hole {
+        if run.source() == Source::Base {
             return;
         }
         self.count += 1;

@@ -22,8 +22,9 @@ pub enum Source {
         /// Offset in the data log, in bytes.
         position: u64,
     },
-    /// In no log: a truncation or a punched hole removed the bytes, and they read as zeros.
-    Hole,
+    /// In the striped base of the file, at the same file offset, and in no log. After a truncation or a punched hole
+    /// the base has a hole there, which reads as zeros.
+    Base,
 }
 
 impl Source {
@@ -31,7 +32,7 @@ impl Source {
     pub fn after(self, bytes: u64) -> Source {
         match self {
             Source::Log { log, position } => Source::Log { log, position: position + bytes },
-            Source::Hole => Source::Hole,
+            Source::Base => Source::Base,
         }
     }
 }
@@ -101,7 +102,7 @@ impl Run {
         let end = (count - 1).checked_mul(stride).and_then(|last| last.checked_add(offset)?.checked_add(len));
         let log_end = match source {
             Source::Log { position, .. } => count.checked_mul(len).and_then(|bytes| bytes.checked_add(position)),
-            Source::Hole => Some(0),
+            Source::Base => Some(0),
         };
         match end.max(log_end) {
             Some(_) if end.is_none() || log_end.is_none() => Err(BadRun::TooFar),
@@ -166,12 +167,6 @@ impl Run {
         let start = if range.offset < first_end { 0 } else { (range.offset - first_end) / self.stride + 1 };
         let end = (range.end() - self.offset).div_ceil(self.stride).min(self.count);
         start..end.max(start)
-    }
-
-    /// Returns the file range of the first piece that ends after file offset `from`; `None` if there is none.
-    pub(super) fn next_piece(&self, from: u64) -> Option<ByteRange> {
-        let rest = ByteRange { offset: from, len: self.bounds().end().saturating_sub(from) };
-        self.indices(rest).next().map(|index| self.piece(index).file)
     }
 
     /// Returns the parts of the run in `range`, in the order of their file offsets.

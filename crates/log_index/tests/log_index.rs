@@ -3,9 +3,7 @@
 #[path = "../../../fuzz/fuzz_targets/log_index.rs"]
 mod fuzz;
 
-use log_index::{
-    BadRun, LogNumber, PIECES_MAX, Run, RunBuilder, RunSet, SHARD_LEN, Shard, Source, by_shard, decode, encode,
-};
+use log_index::{BadRun, LogNumber, PIECES_MAX, Run, RunBuilder, RunSet, Shard, Source, decode, encode};
 use proptest::prelude::*;
 use types::ByteRange;
 use types::limits::FILE_SIZE_MAX;
@@ -57,9 +55,9 @@ impl Model {
         Model((0..).zip(&self.0).map(|(at, source)| source.filter(|_| inside(at))).collect())
     }
 
-    /// Returns the model in which bytes that are known to be in a hole are unknown.
-    fn without_holes(&self) -> Self {
-        Model(self.0.iter().map(|source| source.filter(|source| *source != Source::Hole)).collect())
+    /// Returns the model in which bytes that are known to be in the striped base are unknown.
+    fn without_base(&self) -> Self {
+        Model(self.0.iter().map(|source| source.filter(|source| *source != Source::Base)).collect())
     }
 }
 
@@ -111,15 +109,15 @@ fn the_difference_of_two_runs_has_no_byte_of_the_second() {
 fn impossible_runs_are_refused() {
     let far = FILE_SIZE_MAX;
     let new = |first, source, stride, count| Run::new(first, source, stride, count).unwrap_err();
-    assert_eq!(new(range(0, 0), Source::Hole, 1, 1), BadRun::Empty);
-    assert_eq!(new(range(0, 1), Source::Hole, 2, 0), BadRun::Empty);
-    assert_eq!(new(range(0, 5), Source::Hole, 5, 2), BadRun::Stride { stride: 5, len: 5 });
-    assert_eq!(new(range(0, 1), Source::Hole, 2, PIECES_MAX + 1), BadRun::TooMany);
+    assert_eq!(new(range(0, 0), Source::Base, 1, 1), BadRun::Empty);
+    assert_eq!(new(range(0, 1), Source::Base, 2, 0), BadRun::Empty);
+    assert_eq!(new(range(0, 5), Source::Base, 5, 2), BadRun::Stride { stride: 5, len: 5 });
+    assert_eq!(new(range(0, 1), Source::Base, 2, PIECES_MAX + 1), BadRun::TooMany);
     for (first, source, stride, count) in [
-        (range(far, 1), Source::Hole, 1, 1),
-        (range(u64::MAX, u64::MAX), Source::Hole, 1, 1),
+        (range(far, 1), Source::Base, 1, 1),
+        (range(u64::MAX, u64::MAX), Source::Base, 1, 1),
         (range(0, 1), log(0, far), 1, 1),
-        (range(0, 1), Source::Hole, far, 2),
+        (range(0, 1), Source::Base, far, 2),
         (range(0, 1 << 40), log(0, far - (1 << 40)), 1 << 41, 2),
     ] {
         assert_eq!(new(first, source, stride, count), BadRun::TooFar, "{first:?} {source:?} {stride} {count}");
@@ -168,11 +166,12 @@ fn regular_writes_take_almost_no_index() {
     }
 }
 
-/// Writes of random lengths at random offsets, from 16 writers, in one shard. The index has to stay small on
-/// the network and in memory.
+/// Writes of random lengths at random offsets, from 16 writers, in 64 MiB of a file. The index has to stay
+/// small on the network and in memory.
 #[test]
 fn random_writes_take_at_most_ten_bytes_of_index() {
     const WRITERS: u32 = 16;
+    const LEN: u64 = 64 << 20;
     let mut seed = 1;
     let mut shard = Shard::default();
     let mut builders: Vec<RunBuilder> = (0..WRITERS).map(|log| RunBuilder::new(LogNumber(log), 0)).collect();
@@ -181,7 +180,7 @@ fn random_writes_take_at_most_ten_bytes_of_index() {
         let builder = &mut builders[(round % u64::from(WRITERS)) as usize];
         for _ in 0..10 {
             let len = 1 + below(&mut seed, 1000);
-            builder.append(range(below(&mut seed, SHARD_LEN - len), len)).unwrap();
+            builder.append(range(below(&mut seed, LEN - len), len)).unwrap();
             writes += 1;
         }
         let runs = builder.take();
@@ -189,7 +188,7 @@ fn random_writes_take_at_most_ten_bytes_of_index() {
         shard.register(runs);
     }
     shard.pack();
-    let live = shard.runs_in(range(0, SHARD_LEN)).count();
+    let live = shard.runs_in(range(0, LEN)).count();
     assert!(sent <= 10 * writes, "{sent} bytes for {writes} writes on the network");
     assert!(shard.memory() <= 10 * live, "{} bytes of memory for {live} runs", shard.memory());
 }
@@ -206,7 +205,7 @@ fn below(state: &mut u64, end: u64) -> u64 {
 /// Returns a random run that ends before file offset `size`.
 fn random_run(seed: &mut u64, size: u64) -> Run {
     let len = 1 + below(seed, 60);
-    let source = if below(seed, 10) == 0 { Source::Hole } else { log(below(seed, 5) as u32, below(seed, 1 << 30)) };
+    let source = if below(seed, 10) == 0 { Source::Base } else { log(below(seed, 5) as u32, below(seed, 1 << 30)) };
     let count = if below(seed, 8) == 0 { 2 + below(seed, 40) } else { 1 };
     let stride = len + 1 + below(seed, 2000);
     let last = (count - 1) * stride + len;
@@ -223,30 +222,14 @@ fn a_shard_has_the_bytes_of_the_later_registration() {
         let runs: Vec<Run> = (0..=below(&mut seed, 6)).map(|_| random_run(&mut seed, SIZE)).collect();
         runs.iter().for_each(|run| model.insert(run));
         runs.iter().for_each(|run| set.insert(*run));
-        assert_eq!(shard.register(runs), round + 1);
+        shard.register(runs);
         let offset = below(&mut seed, SIZE);
         let wanted = range(offset, below(&mut seed, SIZE - offset));
         if round % 250 == 0 {
             assert!(Model::of_disjoint(SIZE, set.runs_in(wanted)) == model.cut(wanted), "seed {FIRST_SEED}");
-            let found = Model::of_disjoint(SIZE, shard.runs_in(wanted)).without_holes();
-            assert!(found == model.cut(wanted).without_holes(), "seed {FIRST_SEED}, round {round}");
+            let found = Model::of_disjoint(SIZE, shard.runs_in(wanted)).without_base();
+            assert!(found == model.cut(wanted).without_base(), "seed {FIRST_SEED}, round {round}");
         }
-    }
-}
-
-#[test]
-fn runs_are_divided_among_shards() {
-    let single = |offset, len| Run::single(range(offset, len), log(1, 0)).unwrap();
-    let far = Run::new(range(SHARD_LEN - 5, 10), log(1, 0), 1000 * SHARD_LEN, 3).unwrap();
-    let near = Run::new(range(0, 10), log(2, 0), 2000, 60_000).unwrap();
-    let runs = [single(3 * SHARD_LEN, SHARD_LEN), single(7, 2 * SHARD_LEN), far, near];
-    let shards = by_shard(&runs);
-    let expected = [0, 1, 2, 3, 1000, 1001, 2000, 2001];
-    assert_eq!(shards.keys().copied().collect::<Vec<_>>(), expected);
-    for (shard, parts) in &shards {
-        let covered = range(shard * SHARD_LEN, SHARD_LEN);
-        let expected: Vec<Run> = runs.iter().flat_map(|run| run.clip(covered)).collect();
-        assert_eq!(*parts, expected, "shard {shard}");
     }
 }
 
