@@ -25,6 +25,8 @@ pub fn run(data: &[u8]) {
     value::<WriteReportsArgs>(&data);
     value::<LengthsArgs>(&data);
     value::<ClaimArgs>(&data);
+    value::<RegisterArgs>(&data);
+    value::<LookupArgs>(&data);
     value::<Ticket>(&data);
     value::<ProveArgs>(&data);
     value::<DataHandle>(&data);
@@ -44,6 +46,9 @@ pub fn run(data: &[u8]) {
     reply::<LengthsReply>(&data);
     reply::<LendReply>(&data);
     reply::<ClaimReply>(&data);
+    reply::<OpenLogReply>(&data);
+    reply::<RegisterReply>(&data);
+    reply::<LookupReply>(&data);
     reply::<Nothing>(&data);
     before_data(&data);
 }

@@ -68,6 +68,16 @@ counters! {
     objects_opened = "objects.opened",
     /// Object files that the iod closed to keep the number of open files below its limit.
     objects_evicted = "objects.evicted",
+    /// REGISTER requests that the index of a log file has accepted.
+    index_registrations = "index.registrations",
+    /// Records that the iod has written to the indexes of log files.
+    index_records = "index.records",
+    /// Checkpoints of indexes of log files.
+    index_checkpoints = "index.checkpoints",
+    /// Indexes of log files that the iod has read from the disk.
+    index_loads = "index.loads",
+    /// Indexes of log files that the iod has dropped from memory to bound its memory.
+    index_dropped = "index.dropped",
     /// Blocks of objects whose content did not match their checksum.
     sums_mismatched = "sums.mismatched",
     /// Blocks that had no checksum after a crash and got one from a scrub.

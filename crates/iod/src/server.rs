@@ -6,6 +6,7 @@ mod daemon;
 mod file_sizes;
 mod incarnations;
 mod listen;
+mod log_procedures;
 mod objects;
 mod peer;
 mod procedures;

@@ -6,6 +6,7 @@ mod claim;
 mod format;
 mod free_space;
 mod head;
+mod index;
 mod list;
 mod object;
 mod scrub;
@@ -17,7 +18,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 use net::clock::unix_now;
 use rustix::io::Errno;
@@ -29,6 +30,7 @@ pub(crate) use claim::STORE;
 pub use format::StoreError;
 pub(crate) use format::{FORMAT, OBJECTS};
 pub(crate) use head::HEAD_LEN;
+pub(crate) use index::Registration;
 pub(crate) use object::{Object, Open, ReadPlan, ShortCircuitFile};
 
 use crate::counters::Counters;
@@ -40,6 +42,7 @@ use claim::Claimed;
 use format::Format;
 use free_space::FreeSpace;
 use head::Head;
+use index::IndexTable;
 use shards::{Leaf, Shards};
 use tombstones::Tombstones;
 
@@ -67,6 +70,10 @@ pub struct Store {
     cache: Cache,
     room: FreeSpace,
     gone: Tombstones,
+    /// The shards of the indexes of log files.
+    indexes: IndexTable,
+    /// The lock that a request takes shared while it creates an object of a log file.
+    creating_logs: RwLock<()>,
     claimed: Mutex<Claimed>,
     /// Whether the iod may serve clients: no metadata store has ever claimed the iod, or one has claimed the iod since
     /// the iod started.
@@ -165,6 +172,8 @@ impl Store {
             cache: Cache::new(capacity),
             room: FreeSpace::default(),
             gone: Tombstones::default(),
+            indexes: IndexTable::default(),
+            creating_logs: RwLock::default(),
             claimed: Mutex::new(claimed),
             confirmed,
             failed: Mutex::default(),
@@ -248,6 +257,12 @@ impl Store {
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
             }
         }
+    }
+
+    /// Returns whether no request may create an object, because the object has a tombstone. A tombstone of an index is
+    /// also valid for all data logs of the file.
+    fn is_gone(&self, id: ObjectId) -> bool {
+        self.gone.is(id) || id.is_of_logs() && self.gone.is(ObjectId::index(id.file))
     }
 
     fn now(&self) -> u64 {

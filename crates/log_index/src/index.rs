@@ -53,8 +53,10 @@ pub struct Index {
     durable: Shard,
     /// The pending registrations, in the order in which they arrived.
     pending: Vec<Pending>,
-    /// The sequence number of the last registration of each writer.
+    /// The sequence number of the last registration of each writer, pending or durable.
     sequences: BTreeMap<LogNumber, u64>,
+    /// The sequence number of the last durable registration of each writer.
+    durable_sequences: BTreeMap<LogNumber, u64>,
     /// The next log number that the shard gives to a writer.
     next_log: u32,
     /// The end of the reserved log numbers.
@@ -69,6 +71,7 @@ impl Default for Index {
             durable: Shard::default(),
             pending: Vec::new(),
             sequences: BTreeMap::new(),
+            durable_sequences: BTreeMap::new(),
             next_log: 1,
             reserved: 1,
             end: 0,
@@ -133,12 +136,17 @@ impl Index {
         Ok(())
     }
 
-    /// Returns the runs without those that change nothing: runs in the base where no run is in a log.
+    /// Returns the runs without those that change nothing: runs in the base where no run is in a log, unless they
+    /// change the end.
     fn with_effect(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut kept: Vec<Run> = Vec::new();
+        let mut end = self.end();
         for run in runs {
             let range = run.bounds();
+            let before = end;
+            end = end_after(end, &run);
             if run.source() != Source::Base
+                || end != before
                 || kept.iter().any(|earlier| earlier.bounds().overlaps(range))
                 || self.pending.iter().flat_map(|pending| &pending.runs).any(|other| other.bounds().overlaps(range))
                 || self.durable.runs_in(range).any(|other| other.source() != Source::Base)
@@ -173,7 +181,7 @@ impl Index {
         Ok(Ok(LogNumber(self.next_log - 1)))
     }
 
-    /// Applies a record that is on the disk.
+    /// Applies a record that is on the disk. A checkpoint replaces everything, also the pending registrations.
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Logs(logs) => self.reserved = logs.max(self.reserved),
@@ -181,13 +189,14 @@ impl Index {
                 self.settle(log, sequence);
                 self.end = runs.iter().fold(self.end, end_after);
                 self.durable.register(runs);
-                if log.0 != 0 {
-                    let last = self.sequences.entry(log).or_default();
+                for sequences in [&mut self.sequences, &mut self.durable_sequences].into_iter().filter(|_| log.0 != 0) {
+                    let last = sequences.entry(log).or_default();
                     *last = sequence.max(*last);
                 }
             }
             Record::Checkpoint { logs, end, sequences } => {
-                *self = Index { end, sequences: sequences.into_iter().collect(), ..Index::default() };
+                let sequences: BTreeMap<LogNumber, u64> = sequences.into_iter().collect();
+                *self = Index { end, durable_sequences: sequences.clone(), sequences, ..Index::default() };
                 self.reserved = logs.max(1);
             }
         }
@@ -212,9 +221,10 @@ impl Index {
         self.pending = kept;
     }
 
-    /// Returns the records of a checkpoint: the durable state of the shard.
+    /// Returns the records of a checkpoint: the durable state of the shard. A writer whose pending registrations are
+    /// lost registers them again, so the checkpoint has only the sequence numbers of durable registrations.
     pub fn checkpoint(&self) -> impl Iterator<Item = Record> {
-        let sequences = self.sequences.iter().map(|(log, sequence)| (*log, *sequence)).collect();
+        let sequences = self.durable_sequences.iter().map(|(log, sequence)| (*log, *sequence)).collect();
         let first = Record::Checkpoint { logs: self.reserved, end: self.end, sequences };
         let mut runs = self.durable.runs();
         let chunks = std::iter::from_fn(move || {

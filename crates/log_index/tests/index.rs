@@ -152,6 +152,17 @@ fn a_registration_becomes_durable_up_to_a_sequence_number() {
 }
 
 #[test]
+fn a_registration_that_a_restart_lost_is_made_again() {
+    let run = Run::single(range(0, 4), in_log(1, 0)).unwrap();
+    let mut index = Index::default();
+    index.register(LogNumber(1), 1, vec![run]).unwrap();
+    let mut index = Index::restored(index.checkpoint().collect::<Vec<_>>());
+    assert_eq!(index.end(), 0);
+    index.register(LogNumber(1), 1, vec![run]).unwrap();
+    assert_eq!(index.lookup(range(0, 9), false, 9).1, [run]);
+}
+
+#[test]
 fn a_truncation_ends_the_logs() {
     let mut index = Index::default();
     let write = Run::single(range(10, 50), in_log(1, 0)).unwrap();
@@ -166,6 +177,13 @@ fn a_truncation_ends_the_logs() {
     assert_eq!((index.end(), index.lookup(range(0, 100), true, 9).1), (20, write.clip(range(0, 20))));
     index.register(LogNumber(0), 0, vec![rest]).unwrap();
     assert!(index.is_durable(), "the second truncation changes nothing");
+
+    // The bytes before the truncated ones are in the base already, so the truncation changes only the end.
+    let write = Run::single(range(20, 40), in_log(1, 50)).unwrap();
+    let base = |offset, len| Run::single(range(offset, len), Source::Base).unwrap();
+    index.register(LogNumber(1), 2, vec![write, base(50, 5), base(55, 5)]).unwrap();
+    index.register(LogNumber(0), 0, vec![base(52, FILE_SIZE_MAX - 52)]).unwrap();
+    assert_eq!(index.end(), 52);
 }
 
 #[test]

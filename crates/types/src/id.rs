@@ -44,7 +44,28 @@ pub struct ObjectId {
     pub stream: u32,
 }
 
+/// The smallest stream number of the data logs of a log file: data log `n` is in stream `LOG_STREAMS + n`.
+pub const LOG_STREAMS: u32 = 1 << 31;
+/// The stream of the objects that hold the index of a log file, one shard on each iod of the file.
+pub const INDEX_STREAM: u32 = u32::MAX;
+
 impl ObjectId {
+    /// Returns the object that holds the shard of a log file's index on an iod.
+    pub const fn index(file: FileId) -> Self {
+        ObjectId { file, stream: INDEX_STREAM }
+    }
+
+    /// Returns the object of a data log of a file. `log` is below 2^21.
+    pub const fn log(file: FileId, log: u32) -> Self {
+        ObjectId { file, stream: LOG_STREAMS + log }
+    }
+
+    /// Returns whether the object belongs to a data log or to the index of a log file. One capability, for the index,
+    /// is valid for all these objects of a file.
+    pub const fn is_of_logs(self) -> bool {
+        self.stream >= LOG_STREAMS
+    }
+
     /// Returns the object of a file in the given stream.
     pub const fn new(file: FileId, stream: u32) -> Self {
         ObjectId { file, stream }

@@ -16,7 +16,7 @@ pub mod time;
 
 pub use attr::{Attrs, DirEntry, FileKind, SetAttrs, SetTime, StatFs, leaves_hole};
 pub use cred::Cred;
-pub use id::{FileId, Fsid, Generation, IodId, ObjectId, StoreId, Verifier};
+pub use id::{FileId, Fsid, Generation, INDEX_STREAM, IodId, LOG_STREAMS, ObjectId, StoreId, Verifier};
 pub use log_rate_limit::LogRateLimit;
 pub use machine::Machine;
 pub use range::ByteRange;

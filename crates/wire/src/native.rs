@@ -12,6 +12,7 @@ mod hello;
 mod io;
 mod lend;
 mod lengths;
+mod log;
 mod object;
 mod pull;
 mod scrub;
@@ -26,6 +27,7 @@ pub use hello::{HelloArgs, HelloReply, Local, Origin, ProveArgs, ProveReply};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use lend::{LendReply, Loan};
 pub use lengths::{FileLength, Length, LengthQuestion, LengthsArgs, LengthsReply};
+pub use log::{LookupArgs, LookupReply, OpenLogReply, RegisterArgs, RegisterReply};
 pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekResult, SeekWhat, SizeReply,
     TruncateArgs, TruncateReply,
@@ -47,7 +49,9 @@ pub const PROGRAM: u32 = 0x2057_4549;
 pub const VERSION: u32 = 1;
 /// Oldest and newest revision of the messages that this build speaks. HELLO selects the revision that the client and
 /// the iod use. All revisions have the RPC version [`VERSION`].
-pub const REVISIONS: std::ops::RangeInclusive<u32> = 3..=3;
+pub const REVISIONS: std::ops::RangeInclusive<u32> = 3..=4;
+/// The first revision with the procedures for log files: OPEN_LOG, REGISTER, LOOKUP and REMOVE_LOGS.
+pub const REVISION_LOGS: u32 = 4;
 
 /// The generation in the capability for a REMOVE of an object that no client may create again. No file ever has this
 /// generation.
@@ -76,6 +80,8 @@ pub const LENGTHS_MAX: usize = 1024;
 /// Maximum length in bytes of [`Loan::mark`]: the first bytes of an object file, by which a short-circuit reader checks
 /// that its descriptor of the file is still valid.
 pub const LOAN_MARK_MAX: usize = 512;
+/// Maximum length in bytes of the encoded runs in one REGISTER or in the reply to a LOOKUP.
+pub const RUNS_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
 
@@ -155,6 +161,17 @@ procedures! {
     /// PROVE: proves that the client knows the secret of its ticket, and opens the session ([`ProveArgs`] to
     /// [`ProveReply`]). PROVE follows HELLO.
     Prove = 20,
+    /// OPEN_LOG: gives the client the number of a new data log of a file ([`ObjectArgs`] to [`OpenLogReply`]). The
+    /// capability names the index of the file.
+    OpenLog = 21,
+    /// REGISTER: adds runs to the shard of a file's index on this iod, and may make them durable ([`RegisterArgs`] to
+    /// [`RegisterReply`]).
+    Register = 22,
+    /// LOOKUP: returns the runs of a range of a file ([`LookupArgs`] to [`LookupReply`]).
+    Lookup = 23,
+    /// REMOVE_LOGS: deletes all data logs and the index of a file on this iod durably. Succeeds if there are none. The
+    /// arguments are [`ObjectArgs`], whose capability names the index; no result.
+    RemoveLogs = 24,
 }
 
 impl Procedure {
@@ -176,6 +193,9 @@ impl Procedure {
                 | Procedure::Reserve
                 | Procedure::Pull
                 | Procedure::Claim
+                | Procedure::OpenLog
+                | Procedure::Register
+                | Procedure::RemoveLogs
         )
     }
 }

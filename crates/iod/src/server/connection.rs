@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
 use types::{Machine, Status};
-use wire::native::{Failure, PROGRAM, Procedure, VERSION, encode_reply};
+use wire::native::{Failure, PROGRAM, Procedure, RUNS_BYTES_MAX, VERSION, encode_reply};
 use wire::rpc::record::{Mark, Progress};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, RejectStat, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -25,6 +25,8 @@ use crate::store::{ReadPlan, Store};
 const INPUT: usize = 32 << 10;
 /// Upper bound of the number of bytes of a WRITE before its payload: RPC header, capability and 1024 extents.
 const BEFORE_PAYLOAD: usize = 20 << 10;
+/// Upper bound of the number of bytes of the arguments of a REGISTER: the encoded runs, and the other arguments.
+const REGISTER_MAX: usize = RUNS_BYTES_MAX + (1 << 10);
 /// Longest record in bytes that the iod accepts before the peer has proved by PROVE that it has a ticket.
 const STRANGER_MAX: usize = 4 << 10;
 /// A reply with at most this many bytes of data uses memory of the connection. A longer reply borrows a buffer from the
@@ -249,17 +251,40 @@ impl<C: Channel> Connection<C> {
                 drop(permit);
                 written
             }
+            Ok(Procedure::Register) if !small => {
+                let input = self.receive_registration(input.rest(), rest)?;
+                drop(permit);
+                self.execute(call.xid, Procedure::Register, input)
+            }
             _ if !small => Err(Broken::Protocol("a record too large for its procedure")),
             Ok(procedure) => {
                 // Return the permit for the memory of this record before the procedure borrows a buffer from the pool.
                 // If threads waited for a second buffer while they hold one, they could deadlock.
                 drop(permit);
-                self.counters().request(procedure);
-                let _change = if procedure.changes() { self.change()? } else { None };
-                self.call(call.xid, procedure, input)
+                self.execute(call.xid, procedure, input)
             }
             Err(stat) => self.refuse(call.xid, stat),
         }
+    }
+
+    /// Executes a procedure other than WRITE, whose arguments are complete.
+    fn execute(&mut self, xid: u32, procedure: Procedure, input: Reader) -> Result<(), Broken> {
+        self.counters().request(procedure);
+        let _change = if procedure.changes() { self.change()? } else { None };
+        self.call(xid, procedure, input)
+    }
+
+    /// Receives the rest of the arguments of a long REGISTER.
+    fn receive_registration(&mut self, first: Bytes, rest: usize) -> Result<Reader, Broken> {
+        if first.len() + rest > REGISTER_MAX {
+            return Err(Broken::Protocol("a record too large for its procedure"));
+        }
+        let mut whole = first.to_vec();
+        whole.resize(first.len() + rest, 0);
+        self.socket.wait_begins();
+        self.socket.receive_exact(&mut whole[first.len()..])?;
+        self.socket.wait_ends();
+        Ok(Reader::new(whole.into()))
     }
 
     /// Registers that a change of an object is in progress, until the returned value is dropped. Returns `None` before

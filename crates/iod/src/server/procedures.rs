@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
-use types::{Generation, Status};
+use types::{Generation, INDEX_STREAM, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
     LengthsReply, ListArgs, ListReply, MGR_SESSION, Nothing, ObjectArgs, PieceKind, Procedure, Proof, ProveArgs,
@@ -96,6 +96,10 @@ impl<C: Channel> Connection<C> {
             Procedure::WriteReports => self.with(xid, &mut input, Self::write_reports),
             Procedure::Lengths => self.with(xid, &mut input, Self::lengths),
             Procedure::Claim => self.with(xid, &mut input, Self::claim),
+            Procedure::OpenLog => self.with(xid, &mut input, Self::open_log),
+            Procedure::Register => self.with(xid, &mut input, Self::register),
+            Procedure::Lookup => self.with(xid, &mut input, Self::lookup),
+            Procedure::RemoveLogs => self.with(xid, &mut input, Self::remove_logs),
             Procedure::Lend => match take(&mut input) {
                 Ok(args) => self.lend(xid, &args),
                 Err(error) => self.garbage(xid, error),
@@ -197,7 +201,7 @@ impl<C: Channel> Connection<C> {
     }
 
     /// Checks that a capability grants the rights `needed` on one object to this session.
-    fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
+    pub(super) fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
         session.volume.judge.object(cap, session.number, needed)?;
         if session.number != MGR_SESSION {
@@ -206,9 +210,13 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Checks a capability; returns the object and generation that it names.
+    /// Checks a capability; returns the object and generation that it names. Only REGISTER and OPEN_LOG may change the
+    /// bytes of an index.
     pub(super) fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
         self.check(cap, needed)?;
+        if needed == Rights::WRITE && cap.object.stream == INDEX_STREAM {
+            return Err(Status::CapRefused.into());
+        }
         Ok((self.store()?.object(cap.object), cap.generation))
     }
 
@@ -385,8 +393,8 @@ impl<C: Channel> Connection<C> {
     }
 
     fn remove(&mut self, args: ObjectArgs) -> Result<Nothing, Failure> {
-        let (object, generation) = self.object(&args.cap, Rights::ADMIN)?;
-        object.remove(self.store()?, generation)?;
+        self.check(&args.cap, Rights::ADMIN)?;
+        self.store()?.remove(args.cap.object, args.cap.generation)?;
         Ok(Nothing)
     }
 
@@ -453,8 +461,8 @@ impl<C: Channel> Connection<C> {
     }
 
     fn fence(&mut self, args: FenceArgs) -> Result<Nothing, Failure> {
-        let (object, generation) = self.object(&args.cap, Rights::ADMIN)?;
-        object.fence(self.store()?, generation, args.generation)?;
+        self.check(&args.cap, Rights::ADMIN)?;
+        self.store()?.fence(args.cap.object, args.cap.generation, args.generation)?;
         Ok(Nothing)
     }
 }

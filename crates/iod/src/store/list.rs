@@ -2,7 +2,7 @@
 
 use std::io;
 
-use types::{Generation, ObjectId};
+use types::{FileId, Generation, ObjectId};
 use wire::native::{Failure, HeadState, LIST_MAX, ListEntry, ListReply};
 
 use super::format::OBJECTS;
@@ -65,6 +65,15 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Returns the objects of a file that have an object file, damaged or not.
+    pub(super) fn objects_of(&self, file: FileId) -> Result<Vec<ObjectId>, Failure> {
+        let index = ObjectId::index(file);
+        let (number, _) = Shards::order(index);
+        let mut objects = files(self.disk(), self.leaf(index).path(), number)?;
+        objects.retain(|object| object.file == file);
+        Ok(objects)
     }
 
     /// Returns the entry of an object for the LIST reply. Returns `None` if the object was removed during the walk or

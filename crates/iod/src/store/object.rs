@@ -136,7 +136,10 @@ impl Object {
 
     /// Creates the file of an object that does not exist.
     fn create(&self, store: &Store, generation: Generation) -> Result<Arc<Open>, Failure> {
-        if store.gone.is(self.id) {
+        // Hold this lock from the check of the tombstone until the file of a data log has its name, so that REMOVE_LOGS
+        // finds the file.
+        let _creating = self.id.is_of_logs().then(|| read(&store.creating_logs));
+        if store.is_gone(self.id) {
             return Err(Status::Fenced.into());
         }
         let fail = |e: io::Error| failure(&e, "create the object");
@@ -160,7 +163,14 @@ impl Object {
     /// Refuses a reader of an absent object with a tombstone. The file may have moved to other objects, so the reader
     /// must not take the absent object for a hole.
     fn not_removed<'a>(&self, store: &Store, open: Option<&'a Arc<Open>>) -> Result<Option<&'a Arc<Open>>, Failure> {
-        if open.is_none() && store.gone.is(self.id) { Err(Status::Fenced.into()) } else { Ok(open) }
+        if open.is_none() && store.is_gone(self.id) { Err(Status::Fenced.into()) } else { Ok(open) }
+    }
+
+    /// Checks that the generation of a capability is valid for the object, without another operation on the object. The
+    /// object need not exist.
+    pub(crate) fn check(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
+        let state = self.shared(store)?;
+        self.not_removed(store, state.checked(generation)?).map(drop)
     }
 
     /// Plans the reply to a READ of `extents`: adds the data, the holes and the ranges beyond the end of the object to
@@ -321,7 +331,7 @@ impl Object {
         if !matches!(*state, State::Damaged(_)) {
             state.checked(generation)?;
         }
-        if generation == GENERATION_GONE {
+        if generation == GENERATION_GONE && !store.is_gone(self.id) {
             store.gone.remember(self.id);
         }
         if let State::Damaged(BadHead { state: HeadState::Foreign | HeadState::Newer, reason }) = &*state {
@@ -454,7 +464,7 @@ impl Object {
             Some(open) => open.clone(),
             // The object has a tombstone, so no request can create the object again, whatever its capability. A fence
             // is not necessary.
-            None if store.gone.is(self.id) => return Ok(()),
+            None if store.is_gone(self.id) => return Ok(()),
             None => self.create(store, fence)?,
         };
         *state = State::Open(open.clone());

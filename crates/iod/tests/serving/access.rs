@@ -195,7 +195,7 @@ fn invalid_tickets_open_no_session() {
     for (args, status) in [
         (hello(&key().ticket(FSID, SESSION, now())), Status::CapExpired),
         (hello(&key().ticket(Fsid([1; 16]), SESSION, now() + 9)), Status::CapRefused),
-        (with(|args| (args.min_version, args.max_version) = (4, 9)), Status::BadVersion),
+        (with(|args| (args.min_version, args.max_version) = (5, 9)), Status::BadVersion),
         (with(|args| (args.min_version, args.max_version) = (1, 2)), Status::BadVersion),
         (with(|args| args.max_payload = 0), Status::Inval),
     ] {

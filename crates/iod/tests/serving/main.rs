@@ -5,6 +5,7 @@ mod cluster;
 mod concurrency;
 mod damage;
 mod faults;
+mod index;
 mod model;
 mod objects;
 mod overload;

@@ -15,7 +15,7 @@ fn hello_and_prove_report_the_identity_and_limits_of_the_iod() {
         crate::cluster::key().ticket(crate::cluster::FSID, crate::cluster::SESSION, crate::cluster::now() + 1000);
     let (reply, proven) = client.greet(&ticket, Origin { owner: [7; 16], incarnation: 0 }, true).unwrap();
     assert_eq!((reply.iod, reply.fsid), (server.running().iod(), crate::cluster::FSID));
-    assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (3, true, 1 << 20, 1024));
+    assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (4, true, 1 << 20, 1024));
     let local = proven.local.unwrap();
     assert_eq!(std::path::Path::new(&local.path), server.running().unix_path().unwrap());
     assert_eq!(local.host, std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim());

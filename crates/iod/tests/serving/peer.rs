@@ -11,13 +11,13 @@ use crate::cluster::{
     Client, FSID, Fault, Nowhere, daemon, decoded, format_store, greet, key, now, object_args, pattern,
 };
 
-fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
+pub fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
     let mut request = mark(client.message(procedure as u32, args)).to_bytes();
     request.advance(4);
     decoded(peer.record(request).map_err(|_| Fault::Closed)?, client.xid())
 }
 
-fn hello(peer: &mut Peer, client: &mut Client) -> HelloReply {
+pub fn hello(peer: &mut Peer, client: &mut Client) -> HelloReply {
     let ticket = key().ticket(FSID, crate::cluster::SESSION, now() + 1000);
     let origin = Origin { owner: [7; 16], incarnation: 0 };
     let exchange = |peer: &mut Peer, procedure, args: &crate::cluster::Greeting| {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use types::{FileId, Fsid, Generation, IodId, ObjectId, Status};
+use types::{FileId, Fsid, Generation, INDEX_STREAM, IodId, ObjectId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply, put_object, take_object};
@@ -134,11 +134,11 @@ impl fmt::Debug for Key {
 pub struct Rights(pub u32);
 
 impl Rights {
-    /// Allows READ, SIZE, SEEK and LEND, and PULL from the object.
+    /// Allows READ, SIZE, SEEK, LEND and LOOKUP, and PULL from the object.
     pub const READ: Rights = Rights(1);
-    /// Allows WRITE, COMMIT, TRUNCATE, PUNCH and RESERVE, and PULL into the object.
+    /// Allows WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE, OPEN_LOG and REGISTER, and PULL into the object.
     pub const WRITE: Rights = Rights(2);
-    /// Allows REMOVE and FENCE. With [`STORE_OBJECT`], allows the procedures about the whole store, for instance LIST.
+    /// Allows REMOVE, REMOVE_LOGS and FENCE. With [`STORE_OBJECT`], allows the procedures about the whole store, for instance LIST.
     /// Only the mgr has this right.
     pub const ADMIN: Rights = Rights(4);
 
@@ -160,7 +160,8 @@ impl BitOr for Rights {
 pub struct Capability {
     /// File system of the object.
     pub fsid: Fsid,
-    /// The object that the session may use.
+    /// The object that the session may use. A capability for the index of a log file ([`INDEX_STREAM`]) is also valid
+    /// with the stream of any data log of this file in its place.
     pub object: ObjectId,
     /// Generation of the file when the mgr signed the capability. After a fence, iods refuse older generations.
     pub generation: Generation,
@@ -175,12 +176,15 @@ pub struct Capability {
 }
 
 impl Capability {
+    /// Returns the MAC of the capability. All data logs and the index of a file have the same MAC: a client that may
+    /// write a log file may write any of its logs, and the index says where the bytes of each log are.
     fn authenticator(&self, key: &IodKey) -> blake3::Hash {
+        let stream = if self.object.is_of_logs() { INDEX_STREAM } else { self.object.stream };
         let mut signed = [0u8; 53];
         signed[0] = DOMAIN_CAPABILITY;
         signed[1..17].copy_from_slice(&self.fsid.0);
         signed[17..25].copy_from_slice(&self.object.file.0.to_be_bytes());
-        signed[25..29].copy_from_slice(&self.object.stream.to_be_bytes());
+        signed[25..29].copy_from_slice(&stream.to_be_bytes());
         signed[29..33].copy_from_slice(&self.generation.0.to_be_bytes());
         signed[33..37].copy_from_slice(&self.rights.0.to_be_bytes());
         signed[37..45].copy_from_slice(&self.expires.to_be_bytes());

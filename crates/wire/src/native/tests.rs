@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use types::{FileId, Fsid, Generation, IodId, ObjectId, StoreId, Verifier};
+use types::{ByteRange, FileId, Fsid, Generation, IodId, LOG_STREAMS, ObjectId, StoreId, Verifier};
 use xdr::Segments;
 
 use super::*;
@@ -524,6 +524,41 @@ fn capabilities_hold_only_as_signed() {
         forged[bit / 8] ^= 1 << (bit % 8);
         let forged = Capability::from_bytes(&forged.into()).unwrap();
         assert_eq!(check(&forged, Rights::READ), Err(Status::CapRefused), "bit {bit}");
+    }
+}
+
+#[test]
+fn messages_about_the_index_have_their_golden_bytes() {
+    let runs = Bytes::from_static(b"runs");
+    golden(
+        &RegisterArgs { cap: plain(), log: 1, sequence: 2, durable: 3, runs: runs.clone() },
+        &format!("{CAP}00000001000000000000000200000000000000030000000472756e73"),
+    );
+    golden(&RegisterReply { verifier: Verifier([1; 8]), pending: 7 }, "010101010101010100000007");
+    let range = ByteRange { offset: 1, len: 2 };
+    golden(
+        &LookupArgs { cap: plain(), range, only_durable: true },
+        &format!("{CAP}0000000000000001000000000000000200000001"),
+    );
+    golden(&LookupReply { covered: 1, end: 2, runs }, "000000000000000100000000000000020000000472756e73");
+    golden(&OpenLogReply { log: 9 }, "00000009");
+}
+
+#[test]
+fn a_capability_for_the_index_is_valid_for_every_log_of_the_file() {
+    let sign = |object| key().sign_capability(fsid(), object, Generation(3), Rights::READ, 1000, 42);
+    let check = |cap: &Capability| cap.verify(&key(), fsid(), 999, 42, Rights::READ);
+    let file = FileId(7);
+    let index = sign(ObjectId::index(file));
+    for log in [0, 1, (1 << 21) - 1] {
+        assert_eq!(check(&Capability { object: ObjectId::log(file, log), ..index.clone() }), Ok(()));
+    }
+    let others = [ObjectId::stream_0(file), ObjectId::new(file, LOG_STREAMS - 1), ObjectId::log(FileId(8), 1)];
+    for other in others {
+        assert_eq!(check(&Capability { object: other, ..index.clone() }), Err(Status::CapRefused));
+        let of_other = sign(ObjectId { file, ..other });
+        let in_place = Capability { object: ObjectId::index(file), ..of_other };
+        assert_eq!(check(&in_place).is_ok(), other.is_of_logs(), "{other}");
     }
 }
 
