@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use layout::kinds::native::{Body, Device, Record, Update};
-use layout::kinds::{files, flexfiles};
+use layout::kinds::{files, flexfiles, log};
 use layout::policy::Part;
 use layout::{NetAddress, Origin, Settings, Unassigned};
 use std::fmt::Debug;
@@ -27,6 +27,7 @@ pub fn run(data: &[u8]) {
     if let Some(record) = value::<Record>(&bytes) {
         record.distribution().expect("a record that decodes has a geometry");
     }
+    value::<log::Record>(&bytes);
     if let Some(body) = value::<Body>(&bytes) {
         let distribution = body.distribution().expect("a body that decodes has a geometry");
         let range = ByteRange { offset: body.object.file.0 >> 2, len: u64::from(body.generation.0) };

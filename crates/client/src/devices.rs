@@ -64,7 +64,8 @@ struct Shared {
 /// Why a request to an iod failed.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// The iod was unreachable, and the client did not send the request.
+    /// The client did not send the request, because the iod was unreachable, or speaks too old a revision of the
+    /// protocol.
     Unreachable(Error),
     /// The client sent the request, and the iod never replied.
     Unanswered(Error),
@@ -131,6 +132,8 @@ struct IodConnection {
     connection: Connection,
     /// Whether the payloads on this connection carry checksums.
     checksums: bool,
+    /// The revision of the native protocol that the client and the iod use on this connection.
+    revision: u32,
     /// The companion connection for loans, if the iod may lend files.
     lender: Option<Arc<Lender>>,
 }
@@ -152,23 +155,26 @@ impl Iod {
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request; returns the result, and whether the payloads on the connection carry checksums.
-    /// `args(checksums)` encodes the arguments, with checksums if `checksums` is true. If the connection breaks, sends
-    /// the request again, because every native request is idempotent.
+    /// Sends a request, which needs this revision of the protocol or a later one.
+    ///
+    /// Returns the result, and whether the payloads on the connection carry checksums. `args(checksums)` encodes the
+    /// arguments, with checksums if `checksums` is true. If the connection breaks, sends the request again, because
+    /// every native request is idempotent.
     pub(crate) async fn call<T: Xdr>(
         &self,
-        procedure: Procedure,
+        (procedure, least_revision): (Procedure, u32),
         args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
         tracing::debug!(iod = %self.id, ?procedure, what, "request");
         let patience = self.shared.options.retry_timeout;
-        self.waits.watch(self.call_again(procedure, args, what), patience, || format!("iod {}", self.id)).await
+        let call = self.call_again((procedure, least_revision), args, what);
+        self.waits.watch(call, patience, || format!("iod {}", self.id)).await
     }
 
     async fn call_again<T: Xdr>(
         &self,
-        procedure: Procedure,
+        (procedure, least_revision): (Procedure, u32),
         args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
@@ -182,7 +188,10 @@ impl Iod {
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
-            let IodConnection { connection, checksums, .. } = self.line().await.map_err(given_up)?;
+            let IodConnection { connection, checksums, revision, .. } = self.line().await.map_err(given_up)?;
+            if revision < least_revision {
+                return Err(given_up(self.too_old(what, revision, least_revision)));
+            }
             self.shared.tally.native(procedure);
             let timeout = self.shared.options.attempt_timeout().min(patience);
             patience = patience.saturating_mul(2);
@@ -192,7 +201,11 @@ impl Iod {
                     connection.close();
                     self.error(what, &failure)
                 }
-                Ok(Err(failure)) if failure.status == Status::Delay => self.error(what, &failure),
+                // A shard of the index delays a registration until its writers have made their runs durable. So return
+                // this answer to the writer.
+                Ok(Err(failure)) if failure.status == Status::Delay && procedure != Procedure::Register => {
+                    self.error(what, &failure)
+                }
                 Ok(Err(failure)) => {
                     if failure.status == Status::CapRefused {
                         self.part(&connection).await;
@@ -246,6 +259,14 @@ impl Iod {
 
     fn error(&self, what: &str, why: &dyn std::fmt::Display) -> Error {
         Error::connection(format!("{what} on iod {}: {why}", self.id)).with_iod()
+    }
+
+    fn too_old(&self, what: &str, revision: u32, least: u32) -> Error {
+        Error::protocol(format!(
+            "{what} on iod {}: the iod speaks revision {revision} of the native protocol, and this request needs \
+             revision {least}: upgrade the iod",
+            self.id
+        ))
     }
 
     fn no_connection(&self, why: &dyn std::fmt::Display) -> Error {
@@ -312,11 +333,11 @@ impl Iod {
             self.waits.at(&address);
             match Connection::connect_sent(&address, Arc::new(NoService), limits, net, timeout).await {
                 Ok(connection) => match self.hello(&connection, &device, checksums).await {
-                    Ok(origin) => {
+                    Ok((origin, revision)) => {
                         tracing::info!(iod = %self.id, %address, "connected to an iod");
                         let lender = self.lender(address, origin);
                         self.lends.store(lender.is_some(), Relaxed);
-                        return Ok(IodConnection { connection, checksums, lender });
+                        return Ok(IodConnection { connection, checksums, revision, lender });
                     }
                     Err(error) => last = error,
                 },
@@ -337,7 +358,8 @@ impl Iod {
         }
     }
 
-    async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
+    /// Opens a session; returns the origin of the connection and the revision that the iod chose.
+    async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<(Origin, u32)> {
         let bad = |e| Error::protocol(format!("the mgr sent a malformed ticket: {e}"));
         // Connect with a higher incarnation, so that the iod refuses late requests of earlier connections. Requests
         // that got no reply on an earlier connection are sent again over the new connection.
@@ -363,7 +385,7 @@ impl Iod {
             && reply.max_payload as usize >= PAYLOAD_MAX
             && reply.max_extents as usize >= EXTENTS_MAX;
         if agreed {
-            Ok(origin)
+            Ok((origin, reply.version))
         } else {
             Err(Error::protocol(format!("iod {} does not accept requests of full size", self.id)))
         }

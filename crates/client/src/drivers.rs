@@ -290,6 +290,9 @@ mod tests {
     conforms!(native_on_one_iod, || native::MemoryIods::new(1, 4096));
     conforms!(native_on_two_iods, || native::MemoryIods::new(2, 64));
     conforms!(native_on_three_iods, || native::MemoryIods::new(3, 4096));
+    conforms!(log_on_one_iod, || native::MemoryIods::with_logs(1, 64));
+    conforms!(log_on_two_iods, || native::MemoryIods::with_logs(2, 128));
+    conforms!(log_on_three_iods, || native::MemoryIods::with_logs(3, 64));
     conforms!(whole_file_on_one_server, whole::WholeFile::new);
 
     #[tokio::test]

@@ -17,6 +17,7 @@ mod histories;
 mod links;
 mod load;
 mod locks;
+mod log_files;
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
 mod mixed;

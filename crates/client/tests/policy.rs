@@ -291,29 +291,6 @@ async fn policies_of_later_places_override_earlier_ones() {
     }
 }
 
-/// Earlier releases stored a policy setting under another name of the extended attribute. A setting under this older
-/// name still applies, unless the attribute with the current name also exists.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_attribute_with_the_former_name_of_a_part_applies() {
-    let cluster = Cluster::start(1).await;
-    let mount = cluster.mount(options()).await;
-    let dir = dir(&mount, "d", "layout=open").await;
-    let (below, _) = mount.mkdir(&dir, b"below", 0o755).await.unwrap();
-    for dir in [&dir, &below] {
-        let (_, effective) = mount.policy_of(dir, None).await.unwrap();
-        let found = (effective.policy.get(Part::LayoutWhen), effective.origin(Part::LayoutWhen));
-        assert_eq!(found, ("open".to_owned(), Origin::Directory));
-    }
-    create(&mount, &below, "f").await.close().await.unwrap();
-    let (node, _) = mount.lookup(&below, b"f").await.unwrap();
-    let file = opened(&mount, &node, Some(&below), "").await;
-    assert_eq!(file.effective_policy().policy.get(Part::LayoutWhen), "open");
-    file.close().await.unwrap();
-    set(&mount, &below, "layout_when=first-io").await;
-    let (_, effective) = mount.policy_of(&below, None).await.unwrap();
-    assert_eq!(effective.policy.get(Part::LayoutWhen), "first-io");
-}
-
 /// A new policy of the mount applies from the next write on, and the client still writes all bytes of earlier writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_mount_policy_applies_to_the_next_write() {

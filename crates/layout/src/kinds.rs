@@ -10,6 +10,8 @@ pub mod files;
 pub mod flexfiles;
 pub mod native;
 
+pub use native::log;
+
 use xdr::Xdr;
 
 /// The layout kinds that Weir's client uses, in order of preference.

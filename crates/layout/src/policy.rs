@@ -16,7 +16,9 @@ mod settings;
 mod values;
 
 pub use origin::{Effective, Layers, Origin, merge};
-pub use values::{Access, FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, parse_size, parse_time};
+pub use values::{
+    Access, FULL, LayoutWhen, NEVER, Sharing, StoredLayout, format_size, format_time, parse_size, parse_time,
+};
 
 use crate::distributions::DistributionId;
 use crate::threshold::Rule;
@@ -28,9 +30,6 @@ pub const PREFIX: &str = "weir.";
 
 /// Maximum number of copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
-
-/// Deprecated names of policy settings, which this release still accepts.
-const FORMER_NAMES: &[(&str, Part)] = &[("layout", Part::LayoutWhen)];
 
 /// Deprecated values of policy settings, which this release still accepts, each with its replacement.
 const FORMER_VALUES: &[(Part, &str, &str)] = &[(Part::Access, "odirect", "unbuffered")];
@@ -153,6 +152,10 @@ macro_rules! parts {
 }
 
 parts! {
+    /// The stored kind of new files. With `stripe`, the bytes of a file are striped over the iods. With `log`, each
+    /// client that writes a file appends the bytes to a data log of its own, and an index says where each byte is.
+    Layout layout: StoredLayout = StoredLayout::Stripe, StoredLayout::from_name, values::stored_layout_text,
+        "stripe or log (the setting layout_when says when a client requests the layout)";
     /// Stripe unit: the number of consecutive bytes on one iod before the next iod follows. With the default of 1 MiB,
     /// a file of up to 1 MiB is one object, and one request reads or writes the whole file.
     StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, such as 64K or 1M";
@@ -230,28 +233,17 @@ pub fn is_policy_name(name: &[u8]) -> bool {
 }
 
 impl Part {
-    /// Returns the policy setting with this name or deprecated name. `name` may be a plain name, or the name of an
-    /// extended attribute with its prefixes.
+    /// Returns the policy setting with this name. `name` may be a plain name, or the name of an extended attribute with
+    /// its prefixes.
     pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
         let found = Part::ALL.iter().find(|part| part.name().as_bytes() == without_prefix(name)).copied();
-        found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
-    }
-
-    /// Returns the policy setting if `name` is a deprecated name of the setting, so that the caller can warn the
-    /// user. `name` may have the same forms as in [`Part::named`].
-    pub fn formerly_named(name: &[u8]) -> Option<Part> {
-        FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
+        found.ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
     /// Returns the replacement for a deprecated value of this policy setting, so that the caller can warn the user.
     /// `None` if `former` is not deprecated.
     pub fn present_value(self, former: &str) -> Option<&'static str> {
         FORMER_VALUES.iter().find(|(part, text, _)| (*part, *text) == (self, former)).map(|(.., present)| *present)
-    }
-
-    /// Returns the deprecated names of the extended attribute that holds this policy setting.
-    pub fn former_xattrs(self) -> impl Iterator<Item = String> {
-        FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
     /// Returns the name of the extended attribute that holds this policy setting, as NFS carries the name.
@@ -262,7 +254,7 @@ impl Part {
     /// Returns whether the policy setting belongs to placement: how the bytes of a file lie on iods. A change of the
     /// policy does not change the placement of existing files.
     pub fn is_placement(self) -> bool {
-        matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
+        matches!(self, Part::Layout | Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
     }
 
     /// Returns whether the source `origin` can contain this policy setting.
@@ -282,6 +274,10 @@ impl Part {
         match self {
             Part::MgrGatherDelay => "set mgr_gather_delay_ms in the configuration of the mgr",
             Part::ReadAhead => "set it for a mount",
+            Part::Layout => {
+                "set it for the directory: a file keeps the value from its creation (layout_when says when a client \
+                 requests the layout)"
+            }
             _ => "set it for the directory: a file keeps the value from its creation",
         }
     }
@@ -292,13 +288,11 @@ fn without_prefix(name: &[u8]) -> &[u8] {
     short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
 }
 
-/// Returns the deprecated names and values in a settings text, each with its replacement.
-pub fn former_words(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
-    text.split(',').filter_map(|element| element.split_once('=')).flat_map(|(name, value)| {
-        let (name, value) = (name.trim(), value.trim());
-        let part = Part::named(name.as_bytes()).ok();
-        let former_name = Part::formerly_named(name.as_bytes()).map(|part| (name, part.name()));
-        former_name.into_iter().chain(part.and_then(|part| part.present_value(value)).map(|present| (value, present)))
+/// Returns the deprecated values in a settings text, each with its replacement.
+pub fn former_values(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
+    text.split(',').filter_map(|element| element.split_once('=')).filter_map(|(name, value)| {
+        let (part, value) = (Part::named(name.trim().as_bytes()).ok()?, value.trim());
+        part.present_value(value).map(|present| (value, present))
     })
 }
 

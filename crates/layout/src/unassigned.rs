@@ -5,13 +5,19 @@
 
 use crate::Policy;
 use crate::distributions::{DistributionId, check_stripe_unit};
-use crate::kinds::native::{MIRRORED_VERSION, VERSION, mirrors};
+use crate::kinds::native::{MIRRORED_VERSION, VERSION, copies};
+use crate::policy::StoredLayout;
 use types::limits::STRIPE_COUNT_MAX;
 use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Version number of the record of a file that will be a log file. The number of copies follows the version number.
+const LOG_VERSION: u32 = 3;
 
 /// A layout record without iods: the placement settings of the policy at the time when the file was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unassigned {
+    /// The stored kind of the file.
+    pub layout: StoredLayout,
     /// The distribution of the file's bytes over objects.
     pub distribution: DistributionId,
     /// Size of the stripe unit in bytes.
@@ -24,23 +30,28 @@ pub struct Unassigned {
 
 impl From<&Policy> for Unassigned {
     fn from(policy: &Policy) -> Self {
-        let Policy { distribution, stripe_unit, stripe_count, mirrors, .. } = *policy;
-        Unassigned { distribution, stripe_unit, stripe_count, mirrors }
+        let Policy { layout, distribution, stripe_unit, stripe_count, mirrors, .. } = *policy;
+        Unassigned { layout, distribution, stripe_unit, stripe_count, mirrors }
     }
 }
 
 impl Unassigned {
     /// Returns `policy` with its placement settings replaced by the values of this record.
     pub fn policy(&self, policy: Policy) -> Policy {
-        let Unassigned { distribution, stripe_unit, stripe_count, mirrors } = *self;
-        Policy { distribution, stripe_unit, stripe_count, mirrors, ..policy }
+        let Unassigned { layout, distribution, stripe_unit, stripe_count, mirrors } = *self;
+        Policy { layout, distribution, stripe_unit, stripe_count, mirrors, ..policy }
     }
 }
 
 impl Xdr for Unassigned {
     fn encode(&self, out: &mut Writer) {
-        out.u32(if self.mirrors == 1 { VERSION } else { MIRRORED_VERSION });
-        if self.mirrors != 1 {
+        let version = match (self.layout, self.mirrors) {
+            (StoredLayout::Log, _) => LOG_VERSION,
+            (StoredLayout::Stripe, 1) => VERSION,
+            (StoredLayout::Stripe, _) => MIRRORED_VERSION,
+        };
+        out.u32(version);
+        if version != VERSION {
             out.u32(self.mirrors);
         }
         out.u32(self.distribution.number());
@@ -49,7 +60,12 @@ impl Xdr for Unassigned {
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        let mirrors = mirrors(input, "version of a layout for later")?;
+        let (layout, mirrors) = match input.u32()? {
+            VERSION => (StoredLayout::Stripe, 1),
+            MIRRORED_VERSION => (StoredLayout::Stripe, copies(input, 2)?),
+            LOG_VERSION => (StoredLayout::Log, copies(input, 1)?),
+            value => return Err(Malformed::BadValue { what: "version of a layout for later", value }),
+        };
         let value = input.u32()?;
         let distribution = DistributionId::from_number(value)
             .ok_or(Malformed::BadValue { what: "distribution of a layout for later", value })?;
@@ -60,7 +76,7 @@ impl Xdr for Unassigned {
         if stripe_count as usize > STRIPE_COUNT_MAX {
             return Err(Malformed::BadValue { what: "iods of a layout for later", value: stripe_count });
         }
-        Ok(Unassigned { distribution, stripe_unit, stripe_count, mirrors })
+        Ok(Unassigned { layout, distribution, stripe_unit, stripe_count, mirrors })
     }
 }
 
@@ -70,15 +86,23 @@ mod tests {
 
     #[test]
     fn the_encoding_has_its_golden_bytes() {
+        let distribution = DistributionId::SimpleStripe;
         let unassigned =
-            Unassigned { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3, mirrors: 1 };
+            Unassigned { layout: StoredLayout::Stripe, distribution, stripe_unit: 65536, stripe_count: 3, mirrors: 1 };
         let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3];
         assert_eq!(unassigned.to_bytes(), &golden[..]);
         assert_eq!(Unassigned::from_bytes(&golden.to_vec().into()), Ok(unassigned));
         let twice = Unassigned { mirrors: 2, ..unassigned };
         assert_eq!(twice.to_bytes()[..8], [0, 0, 0, 2, 0, 0, 0, 2]);
         assert_eq!(Unassigned::from_bytes(&twice.to_bytes()), Ok(twice));
-        for (at, value) in [(3, 3), (7, 9), (11, 1), (13, 1)] {
+        for mirrors in [1, 2] {
+            let log = Unassigned { layout: StoredLayout::Log, mirrors, ..unassigned };
+            assert_eq!(log.to_bytes()[..8], [0, 0, 0, 3, 0, 0, 0, mirrors as u8]);
+            assert_eq!(log.to_bytes()[8..], golden[4..]);
+            assert_eq!(Unassigned::from_bytes(&log.to_bytes()), Ok(log));
+            assert_eq!(log.policy(Policy::default()).layout, StoredLayout::Log);
+        }
+        for (at, value) in [(3, 3), (3, 4), (7, 9), (11, 1), (13, 1)] {
             let mut bad = golden.to_vec();
             bad[at] = value;
             assert!(Unassigned::from_bytes(&bad.into()).is_err(), "byte {at}");

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use layout::DistributionId;
-use layout::kinds::native::{self, Body, Device, Local, Native, Record, Update};
+use layout::kinds::native::{self, Body, Device, Local, Native, Record, Update, log};
 use layout::kinds::{Kind, KindId, PREFERRED};
 use proptest::prelude::*;
 use types::{FileId, Generation, IodId, ObjectId};
@@ -24,6 +24,7 @@ fn body() -> Body {
         capability: Bytes::from_static(b"token"),
         authenticators: vec![[0xd4; 32], [0xe5; 32]],
         secs: 600,
+        index_authenticators: Vec::new(),
     }
 }
 
@@ -93,6 +94,44 @@ fn body_golden() {
     let fewer = Body { authenticators: vec![[0xd4; 32]], ..body() };
     Body::from_bytes(&fewer.to_bytes()).unwrap_err();
     assert_eq!(Body::from_bytes(&golden.into()), Ok(body()));
+}
+
+#[test]
+fn the_body_of_a_log_file_ends_with_the_authenticators_for_the_index() {
+    let of_log_file = Body { index_authenticators: vec![[0xf6; 32], [0x07; 32]], ..body() };
+    let mut golden = body().to_bytes().to_vec();
+    golden[3] = 5;
+    golden.extend([0, 0, 0, 2]);
+    golden.extend([0xf6; 32]);
+    golden.extend([0x07; 32]);
+    assert_eq!(of_log_file.to_bytes(), golden);
+    assert_eq!(Body::from_bytes(&golden.clone().into()), Ok(of_log_file.clone()));
+    golden[3] = 4;
+    assert_eq!(Body::from_bytes(&golden.into()), Err(Malformed::Trailing));
+    for index_authenticators in [vec![[0xf6; 32]], vec![[0xf6; 32]; 3]] {
+        let bytes = Body { index_authenticators, ..of_log_file.clone() }.to_bytes();
+        assert!(matches!(Body::from_bytes(&bytes), Err(Malformed::Invalid(_))));
+    }
+    let mut none = body().to_bytes().to_vec();
+    none[3] = 5;
+    none.extend([0, 0, 0, 0]);
+    assert!(matches!(Body::from_bytes(&none.into()), Err(Malformed::Invalid(_))));
+}
+
+#[test]
+fn log_records_hold_the_record_of_their_base() {
+    let log_record = log::Record { base: Record { stream: 7, ..record() } };
+    let bytes = log_record.to_bytes();
+    assert_eq!(bytes[..4], [0, 0, 0, 1]);
+    assert_eq!(bytes[4..], log_record.base.to_bytes());
+    assert_eq!(log::Record::from_bytes(&bytes), Ok(log_record));
+    for at in 0..bytes.len() {
+        assert!(log::Record::from_bytes(&bytes.slice(..at)).is_err(), "{at} bytes");
+    }
+    let mut newer = bytes.to_vec();
+    newer[3] = 2;
+    let refused = Err(Malformed::BadValue { what: "version of the layout of a log file", value: 2 });
+    assert_eq!(log::Record::from_bytes(&newer.into()), refused);
 }
 
 #[test]
@@ -172,7 +211,8 @@ proptest! {
     ) {
         let bytes = Bytes::from(bytes);
         let _ = (Record::from_bytes(&bytes), Body::from_bytes(&bytes), Device::from_bytes(&bytes));
-        for good in [record().to_bytes(), body().to_bytes(), device().to_bytes()] {
+        let of_log_file = Body { index_authenticators: vec![[0xf6; 32]; 2], ..body() };
+        for good in [record().to_bytes(), body().to_bytes(), of_log_file.to_bytes(), device().to_bytes()] {
             let mut bad = good.to_vec();
             let at = at % bad.len();
             bad[at] ^= flip;

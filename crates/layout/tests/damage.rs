@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use layout::DistributionId::SimpleStripe;
-use layout::kinds::native::{Body, Device, Local, Record};
+use layout::kinds::native::{Body, Device, Local, Record, log};
 use proptest::prelude::*;
 use types::{FileId, Generation, IodId, ObjectId};
 use xdr::Xdr;
@@ -13,7 +13,7 @@ mod fuzzed;
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 
-fn good() -> [Bytes; 4] {
+fn good() -> [Bytes; 6] {
     let record = Record { distribution: SimpleStripe, stripe_unit: 4096, mirrors: 1, stream: 0, iods: vec![1, 2, 3] };
     let body = Body {
         distribution: SimpleStripe,
@@ -25,11 +25,15 @@ fn good() -> [Bytes; 4] {
         capability: Bytes::from_static(b"capability"),
         authenticators: vec![[5; 32], [6; 32]],
         secs: 600,
+        index_authenticators: Vec::new(),
     };
+    let of_log_file = Body { index_authenticators: vec![[7; 32], [8; 32]], ..body.clone() };
     let local = Local { boot_id: "boot".into(), path: Bytes::from_static(b"/run/x") };
     let ticket = Bytes::from_static(b"ticket");
     let device = Device { iod: IodId([3; 16]), tcp: vec!["host:1".into()], local: Some(local), ticket };
-    [record.to_bytes(), body.to_bytes(), device.to_bytes(), Bytes::from_static(b" 64KiB ")]
+    let log = log::Record { base: record.clone() };
+    let text = Bytes::from_static(b" 64KiB ");
+    [record.to_bytes(), log.to_bytes(), body.to_bytes(), of_log_file.to_bytes(), device.to_bytes(), text]
 }
 
 #[test]

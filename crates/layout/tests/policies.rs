@@ -2,7 +2,8 @@
 //! policy.
 
 use layout::policy::{
-    FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
+    FULL, LayoutWhen, NEVER, Sharing, StoredLayout, format_size, format_time, former_values, is_policy_name, merge,
+    parse_size, parse_time,
 };
 use layout::threshold::{ALWAYS_MGR, Rule};
 use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
@@ -22,6 +23,8 @@ fn set(name: &str, value: &str) -> Result<Settings, String> {
 
 #[test]
 fn every_part_is_set_from_text() {
+    assert_eq!(set("weir.layout", "log").unwrap().layout, Some(StoredLayout::Log));
+    assert_eq!(set("layout", "stripe").unwrap().layout, Some(StoredLayout::Stripe));
     assert_eq!(set("weir.stripe_unit", "64K").unwrap().stripe_unit, Some(65536));
     assert_eq!(set("user.weir.stripe_unit", " 64 ").unwrap().stripe_unit, Some(64));
     assert_eq!(set("stripe_count", "8").unwrap().stripe_count, Some(8));
@@ -41,32 +44,36 @@ fn every_part_is_set_from_text() {
     assert_eq!(set("read_ahead", "0").unwrap().read_ahead, Some(0));
 }
 
+/// Earlier releases accepted `layout` as a name of `layout_when`. A value with this earlier meaning is invalid, and the
+/// error names `layout_when`.
 #[test]
-fn former_names_of_parts_are_accepted() {
-    assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
-    let found: Vec<_> = layout::policy::former_words("access=page, layout=open,layout_when=4M").collect();
-    assert_eq!(found, [("layout", "layout_when")]);
-    // If a settings list contains the same setting twice, the later value overrides the earlier value.
-    let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
-    assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
-    assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
-    assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
-    // If attributes with the deprecated and with the present name of a setting exist, the present name wins in either
-    // order.
-    let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
-    for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
-        let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));
-        assert_eq!(settings.text(), "layout_when=first-io");
+fn a_value_of_layout_with_its_earlier_meaning_is_refused() {
+    for value in ["auto", "open", "first-io", "4M", "0"] {
+        let error = set("weir.layout", value).unwrap_err();
+        assert!(error.contains("stripe or log") && error.contains("layout_when"), "{error}");
+        for origin in [Origin::Mount, Origin::Environment, Origin::File, Origin::Open] {
+            let error = Settings::parse(origin, &format!("layout={value}")).unwrap_err().to_string();
+            assert!(error.contains("directory") && error.contains("layout_when"), "{error}");
+        }
+        // An older mgr or client sends the text, or the attribute of a directory from an older release exists. The
+        // other settings apply, and files are striped.
+        assert_eq!(Settings::of_peer(ANYWHERE, format!("layout={value},mirrors=2").as_bytes()).text(), "mirrors=2");
+        let attributes: [(&[u8], &[u8]); 3] =
+            [(b"weir.layout", value.as_bytes()), (b"weir.layout_when", b"first-io"), (b"weir.stripe_count", b"2")];
+        let mut refused = Vec::new();
+        let settings = Settings::of_xattrs(Origin::Directory, attributes, |error| refused.push(error.to_string()));
+        assert_eq!(settings.text(), "stripe_count=2,layout_when=first-io");
+        assert!(refused.len() == 1 && refused[0].contains("layout_when"), "{refused:?}");
+        assert_eq!(Policy::default().with(&settings).layout, StoredLayout::Stripe);
     }
-    let old = Settings::of_xattrs(Origin::Directory, [xattrs[1]], |error| panic!("{error}"));
-    assert_eq!(old.text(), "layout_when=open");
+    assert!(former_values("layout=open,layout_when=4M").next().is_none());
 }
 
 #[test]
 fn the_former_value_of_access_is_accepted_and_shown_by_its_present_text() {
     assert_eq!(set("access", "odirect").unwrap().text(), "access=unbuffered");
     assert_eq!(Settings::of_peer(Origin::File, b"access=odirect").access, Some(Access::Unbuffered));
-    let found: Vec<_> = layout::policy::former_words("access = odirect,sharing=odirect").collect();
+    let found: Vec<_> = former_values("access = odirect,sharing=odirect,layout=odirect,colour=odirect").collect();
     assert_eq!(found, [("odirect", "unbuffered")]);
 }
 
@@ -75,8 +82,14 @@ fn error_messages_say_which_values_are_valid() {
     let message = |name, value| set(name, value).unwrap_err();
     assert_eq!(
         message("weir.stripe", "1"),
-        "a policy has no part \"weir.stripe\"; its parts are stripe_unit, stripe_count, mirrors, distribution, layout_when, \
-         write_threshold, read_threshold, access, sharing, gather_size, gather_delay, mgr_gather_delay, read_ahead"
+        "a policy has no part \"weir.stripe\"; its parts are layout, stripe_unit, stripe_count, mirrors, distribution, \
+         layout_when, write_threshold, read_threshold, access, sharing, gather_size, gather_delay, mgr_gather_delay, \
+         read_ahead"
+    );
+    assert_eq!(
+        message("layout", "open"),
+        "layout: \"open\" is not valid; write stripe or log (the setting layout_when says when a client requests the \
+         layout)"
     );
     assert_eq!(
         message("weir.stripe_unit", "100"),
@@ -140,6 +153,7 @@ fn invalid_policy_xattrs_are_reported_and_skipped() {
 fn text(part: Part, origin: Origin) -> String {
     let n = origin as usize;
     match part {
+        Part::Layout => ["stripe", "log"][n % 2].into(),
         Part::StripeUnit => format!("{}", 64 * (n + 1)),
         Part::StripeCount => n.to_string(),
         Part::Mirrors => (1 + n % 2).to_string(),
@@ -209,10 +223,13 @@ fn parts_that_an_origin_may_not_set_are_ignored() {
     let mut layers = Layers::default();
     for origin in Origin::ALL {
         if let Some(settings) = layer(&mut layers, origin) {
-            *settings = Settings { stripe_unit: Some(128), mgr_gather_delay: Some(NEVER), ..Settings::default() };
+            let layout = Some(StoredLayout::Log);
+            *settings =
+                Settings { layout, stripe_unit: Some(128), mgr_gather_delay: Some(NEVER), ..Settings::default() };
         }
     }
     let effective = merge(&Policy::default(), &layers);
+    assert_eq!(effective.origin(Part::Layout), Origin::Directory);
     assert_eq!(effective.origin(Part::StripeUnit), Origin::Directory);
     assert_eq!(effective.origin(Part::MgrGatherDelay), Origin::Server);
 }

@@ -7,7 +7,7 @@ pub use export::{Access, Export, SquashWhom};
 use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
-use layout::policy::{former_words, parse_size};
+use layout::policy::{former_values, parse_size};
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -249,15 +249,15 @@ impl Config {
         Ok(config)
     }
 
-    /// Logs a warning for each deprecated name or value in the policy settings of the mgr and of its exports.
-    fn warn_of_former_words(&self) {
+    /// Logs a warning for each deprecated value in the policy settings of the mgr and of its exports.
+    fn warn_of_former_values(&self) {
         let texts = std::iter::once(&self.policy).chain(self.exports.iter().map(|export| &export.policy));
-        let former = texts.flatten().flat_map(|text| former_words(text));
-        former.for_each(|(old, new)| tracing::warn!(old, new, "deprecated word in a policy"));
+        let former = texts.flatten().flat_map(|text| former_values(text));
+        former.for_each(|(old, new)| tracing::warn!(old, new, "deprecated value in a policy"));
     }
 
     pub(crate) fn check(&self) -> Result<Checked, Error> {
-        self.warn_of_former_words();
+        self.warn_of_former_values();
         let addresses = |name, texts: &[String], port| {
             let parse = |text: &String| {
                 Address::parse(text, port).map_err(|e| Error::BadConfig { name, reason: e.to_string() })

@@ -28,7 +28,7 @@ use claims::Claims;
 use meta::{Embedded, Namespace};
 use net::Address;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -40,6 +40,10 @@ use wire::native::StatsReply;
 /// Free space in bytes below which an iod gets no new files, as long as another connected iod has at least this much
 /// free space.
 const LOW_SPACE: u64 = 64 << 20;
+
+/// Smallest sequence number of a registration in the index of a log file that is not durable. Durable registrations of
+/// the mgr have smaller numbers.
+const FIRST_REGISTRATION_MIN: u64 = 2;
 
 /// Longest time for which a start of the mgr waits for its iods. A slow iod must not delay clients that use other iods.
 const START: Duration = Duration::from_secs(5);
@@ -61,6 +65,8 @@ pub(crate) struct Iods {
     /// Incarnation number of the next link to an iod. The high 32 bits are the epoch of this start of the mgr, and the
     /// low 32 bits are a counter.
     incarnation: AtomicU64,
+    /// Sequence number of the next registration in the index of a log file.
+    registration: AtomicU64,
     pub(crate) verifiers: Verifiers,
     /// Counter that the mgr increments whenever an iod connects.
     pub(crate) came_up: watch::Sender<u64>,
@@ -187,6 +193,7 @@ impl Iods {
             slots: addresses.into_iter().map(slot).collect(),
             first: AtomicU64::new(nonce),
             incarnation: AtomicU64::new(u64::from(epoch) << 32),
+            registration: AtomicU64::new(first_registration()),
             verifiers: Verifiers::new(nonce),
             came_up: watch::channel(0).0,
         })
@@ -314,6 +321,11 @@ impl Iods {
         self.first.fetch_add(1, Relaxed)
     }
 
+    /// Returns the sequence number of a registration in the index of a log file, larger than all earlier ones.
+    pub(crate) fn next_registration(&self) -> u64 {
+        self.registration.fetch_add(1, SeqCst)
+    }
+
     /// Returns the capacity and the free space of all disks of the iods together, in bytes. A disk that several iods
     /// share counts once.
     pub(crate) fn capacity(&self) -> (u64, u64) {
@@ -373,4 +385,11 @@ fn report(address: String, member: Option<&Member>, problem: Option<String>) -> 
         path: link.map(|link| link.path().to_string()),
         stats: member.map(|m| m.stats.clone()).unwrap_or_default(),
     }
+}
+
+/// Returns the first sequence number of this start of the mgr for registrations in the index of a log file: the wall
+/// clock in nanoseconds, so that the numbers also grow over restarts of the mgr.
+fn first_registration() -> u64 {
+    let since = net::clock::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2).max(FIRST_REGISTRATION_MIN)
 }

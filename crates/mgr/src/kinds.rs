@@ -8,6 +8,7 @@
 
 mod files;
 mod flexfiles;
+mod log;
 mod native;
 mod striped;
 #[cfg(test)]
@@ -110,6 +111,9 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
     /// Returns the number of the kind in layout records.
     fn number(&self) -> u32;
 
+    /// Returns whether a new file with this policy can be of this kind.
+    fn is_for(&self, policy: &Policy) -> bool;
+
     /// Makes the layout record of a new file. Fails with `Delay` while too few iods are up.
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status>;
 
@@ -117,9 +121,9 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
     /// Sends no request to an iod.
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable>;
 
-    /// Returns the iods that a layout record names, and for each iod its object. Returns `None` if the record cannot be
-    /// decoded.
-    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)>;
+    /// Returns the iods that a layout record names, and the objects that each of these iods must fence. Returns `None`
+    /// if the record cannot be decoded.
+    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, Vec<ObjectId>)>;
 }
 
 /// The objects of one file of a stored kind.
@@ -135,7 +139,14 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the id of the file's objects: inode number and stream. All iods of the file use the same id.
     fn object(&self) -> ObjectId;
 
-    /// Returns the number of the iod of each object, by object index. No iod has two objects of the file.
+    /// Returns the id of the index of a log file: each iod of the file has a shard of the index, and objects of the
+    /// data logs. Returns `None` for a file of any other stored kind.
+    fn index(&self) -> Option<ObjectId> {
+        None
+    }
+
+    /// Returns the number of the iod of each object, by object index. No iod has two objects of the file, except those
+    /// of the logs and the index of a log file.
     fn iods(&self) -> &[u16];
 
     /// Returns the number of copies of the file.
@@ -240,12 +251,18 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// objects on the other iods and fails with `Delay`.
     async fn remove(&self) -> Result<(), Status>;
 
-    /// Returns the layout record for objects of the next stream on the iods `iods`, with the same stored kind, width
-    /// and number of copies. `iods` are the iod numbers in the order of the objects. Fails with `NoSpc` if the file has
-    /// no next stream.
-    fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status>;
+    /// Returns the space that the data logs and the index of a log file occupy on their iods, in bytes; 0 for a file of
+    /// any other stored kind.
+    async fn logs_allocated(&self) -> Result<u64, Status> {
+        Ok(0)
+    }
 
-    /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes.
+    /// Returns the layout for objects of the next stream on the iods `iods`, with the same width and number of copies.
+    /// `iods` are the iod numbers in the order of the objects. The layout has the same stored kind, except that the
+    /// next layout of a log file is striped. Fails with `NoSpc` if the file has no next stream.
+    fn next_layout(&self, iods: &[u16]) -> Result<Layout, Status>;
+
+    /// Copies the file to the objects that a layout of [`Stored::next_layout`] names, durably. Holes stay holes.
     /// The new objects get the generation `generation`, and must not exist yet. No client may write the file during the
     /// copy.
     ///
@@ -253,7 +270,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on
     /// disk. The status of an iod that refuses a request, such as `NoSpc`. After an error, any part of the new objects
     /// may exist.
-    async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
+    async fn move_to(&self, to: &Layout, generation: Generation) -> Result<(), Status>;
 
     /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
     /// stream, so the iods keep no tombstones. An object stays if its generation is newer than that in the record of
@@ -471,7 +488,7 @@ impl Grant<'_> {
 /// The stored kinds and layout types of this version.
 #[derive(Debug)]
 pub(crate) struct Kinds {
-    /// The stored kinds of this version. New files are of the first kind in this list.
+    /// The stored kinds of this version. A new file is of the first kind in this list that its policy allows.
     stored: Vec<Box<dyn StoredKind>>,
     layout_types: Vec<Box<dyn LayoutType>>,
     /// Files whose unusable layout record the mgr has already logged.
@@ -482,7 +499,7 @@ impl Default for Kinds {
     /// Returns all stored kinds and layout types of this version.
     fn default() -> Self {
         Kinds {
-            stored: vec![Box::new(striped::Striped)],
+            stored: vec![Box::new(log::Log), Box::new(striped::Striped)],
             layout_types: vec![Box::new(native::Native), Box::new(files::Files), Box::new(flexfiles::Flexfiles)],
             reported: Mutex::default(),
         }
@@ -496,7 +513,7 @@ impl Kinds {
 
     /// Makes the layout record of a new file. Fails with `Delay` while too few iods are up.
     pub(crate) fn make(&self, iods: &Iods, policy: &Policy) -> Result<Layout, Status> {
-        let kind = self.stored.first().ok_or(Status::ServerFault)?;
+        let kind = self.stored.iter().find(|kind| kind.is_for(policy)).ok_or(Status::ServerFault)?;
         Ok(Layout { kind: kind.number(), body: kind.make(iods, policy)? })
     }
 
@@ -527,10 +544,10 @@ impl Kinds {
         reported.insert(file)
     }
 
-    /// Returns the object of a file on this iod, as the layout record of the file names it.
-    pub(crate) fn object_on(&self, layout: &Layout, file: FileId, iod: u16) -> Option<ObjectId> {
-        let (iods, object) = self.stored(layout.kind)?.objects_of(&layout.body, file)?;
-        iods.contains(&iod).then_some(object)
+    /// Returns the objects of a file that this iod must fence, according to the layout record of the file.
+    pub(crate) fn objects_on(&self, layout: &Layout, file: FileId, iod: u16) -> Vec<ObjectId> {
+        let found = self.stored(layout.kind).and_then(|kind| kind.objects_of(&layout.body, file));
+        found.filter(|(iods, _)| iods.contains(&iod)).map(|(_, objects)| objects).unwrap_or_default()
     }
 
     /// Returns the layout type with this number; `NoLayout` if this version has no such type.

@@ -46,6 +46,7 @@ mod running;
 mod space;
 mod status;
 mod store;
+mod striped_records;
 mod volume;
 
 pub use backup::{Dumped, check_dump, dump, restore};

@@ -7,6 +7,7 @@ mod copy;
 mod data;
 mod fencing;
 mod heal;
+mod log_file;
 mod move_objects;
 mod punch;
 mod read;
@@ -25,6 +26,7 @@ pub(crate) use heal::{Suspect, remember};
 use layout::kinds::native::Record;
 use layout::list_io::{RequestLimits, plan};
 use layout::{BadGeometry, Distribution};
+pub(crate) use log_file::LogFile;
 pub(crate) use rebuild::Rebuilt;
 pub(crate) use size::End;
 use std::sync::atomic::AtomicBool;
@@ -128,9 +130,20 @@ impl<'a> Objects<'a> {
         rights: Rights,
         arguments: impl Fn(Capability) -> A,
     ) -> Result<R, Status> {
+        self.ask_about(self.object(), link, (procedure, rights), arguments).await
+    }
+
+    /// Does the same as [`Objects::ask`], for any object of the file.
+    async fn ask_about<A: Xdr, R: Xdr>(
+        &self,
+        object: ObjectId,
+        link: &Link,
+        (procedure, rights): (Procedure, Rights),
+        arguments: impl Fn(Capability) -> A,
+    ) -> Result<R, Status> {
         let mut generation = self.known.generation;
         for _ in 0..OVERTAKEN_MAX {
-            match link.attempt(procedure, &arguments(link.capability(self.object(), generation, rights))).await {
+            match link.attempt(procedure, &arguments(link.capability(object, generation, rights))).await {
                 Err(Status::Fenced) => {}
                 other => return other,
             }

@@ -323,6 +323,13 @@ impl Running {
         async move { swap_layout::run(&gateway.server, file, &iods).await }
     }
 
+    /// Folds a log file: moves all its bytes to striped objects on the same iods, as [`Running::swap_layout`] describes.
+    /// Then deletes the data logs and the index in the background. `Inval`: the file is not a log file.
+    pub fn fold(&self, file: FileId) -> impl Future<Output = Result<(), Status>> + Send + use<> {
+        let gateway = self.gateway.clone();
+        async move { swap_layout::fold(&gateway.server, file).await }
+    }
+
     /// Stops the mgr: completes requests in progress, closes connections, makes the store durable and closes it.
     pub async fn stop(self) {
         let Running { network, gateway, namespace, _supervisors, mut background, .. } = self;

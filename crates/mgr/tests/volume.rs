@@ -25,6 +25,8 @@ mod intents;
 mod layouts;
 #[path = "volume/lengths.rs"]
 mod lengths;
+#[path = "volume/log_files.rs"]
+mod log_files;
 #[path = "volume/lost.rs"]
 mod lost;
 #[path = "volume/model.rs"]

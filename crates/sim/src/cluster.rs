@@ -55,6 +55,7 @@ impl Cluster {
             stripe_count: plan.stripe_count,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
+            policy: plan.log_files.then(|| "layout=log".to_owned()),
             // Set the wait for an unreachable iod to one day, so that no request fails in a run. The mgr also applies
             // this wait to client requests on the mgr path.
             iod_wait_secs: 86400,

@@ -116,6 +116,32 @@ pub struct ClientPlan {
     pub think_ms: u64,
 }
 
+impl ClientPlan {
+    /// Returns a random plan of a client.
+    fn draw(rng: &mut Rng) -> Self {
+        ClientPlan {
+            direct: rng.percent(75),
+            policy: Settings {
+                write_threshold: Some(*rng.pick(&[
+                    Rule::Fixed(0),
+                    Rule::Fixed(0),
+                    Rule::Fixed(100),
+                    Rule::Fixed(1 << 10),
+                    Rule::Fixed(8 << 10),
+                    Rule::Fixed(u64::MAX),
+                    Rule::Auto,
+                ])),
+                read_threshold: Some(*rng.pick(&[0, 0, 0, 1 << 10, u64::MAX])),
+                ..Settings::default()
+            },
+            policy_percent: 0,
+            checksums: rng.percent(80),
+            processes: (0..rng.between(1, 2)).map(|_| rng.between(8, 30)).collect(),
+            think_ms: *rng.pick(&[0, 5, 50, 500]),
+        }
+    }
+}
+
 /// The plan of a simulated run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -135,6 +161,8 @@ pub struct Plan {
     pub unit: u64,
     /// Number of iods for each new file; zero: all iods.
     pub stripe_count: u32,
+    /// Whether new files are log files (`layout=log`). A move of a log file folds it into a striped file.
+    pub log_files: bool,
     /// Maximum time for which the mgr gathers small writes, in milliseconds; zero disables gathering.
     pub gather_delay_ms: u32,
     /// Memory of the mgr for gathered writes, in bytes.
@@ -179,6 +207,7 @@ impl Plan {
         let mut rng = Rng::new(seed, "focus");
         plan.level = if on == Planted::CommitVerifier { Level::Rough } else { Level::Mild };
         (plan.faults, plan.moves, plan.quiet_ms) = (Vec::new(), Vec::new(), 1000);
+        plan.log_files = false;
         plan.conditions = LinkConditions { delay_ms: rng.between(1, 3), late_percent: 0, late_ms: 0, window: 64 << 10 };
         plan.files = 1;
         plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
@@ -219,27 +248,7 @@ impl Plan {
             _ => Level::Rough,
         };
         let iods = rng.between(1, 4) as usize;
-        let client = |rng: &mut Rng| ClientPlan {
-            direct: rng.percent(75),
-            policy: Settings {
-                write_threshold: Some(*rng.pick(&[
-                    Rule::Fixed(0),
-                    Rule::Fixed(0),
-                    Rule::Fixed(100),
-                    Rule::Fixed(1 << 10),
-                    Rule::Fixed(8 << 10),
-                    Rule::Fixed(u64::MAX),
-                    Rule::Auto,
-                ])),
-                read_threshold: Some(*rng.pick(&[0, 0, 0, 1 << 10, u64::MAX])),
-                ..Settings::default()
-            },
-            policy_percent: 0,
-            checksums: rng.percent(80),
-            processes: (0..rng.between(1, 2)).map(|_| rng.between(8, 30)).collect(),
-            think_ms: *rng.pick(&[0, 5, 50, 500]),
-        };
-        let mut clients: Vec<ClientPlan> = (0..rng.between(1, 4)).map(|_| client(&mut rng)).collect();
+        let mut clients: Vec<ClientPlan> = (0..rng.between(1, 4)).map(|_| ClientPlan::draw(&mut rng)).collect();
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
@@ -256,6 +265,7 @@ impl Plan {
             iods,
             block_checksums: Rng::new(seed, "block checksums").percent(30),
             stripe_count: 0,
+            log_files: Rng::new(seed, "log files").percent(40),
             unit: *rng.pick(&[64, 512, 1024, 4096]),
             gather_delay_ms: *gathering.pick(&[0, 2, 2, 20, 1000]),
             gather_bytes: *gathering.pick(&[8 << 10, 64 << 20]),

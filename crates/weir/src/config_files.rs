@@ -42,7 +42,8 @@ iods = ["node1:2050", "node2:2050"]
 #gather_memory = "64M"
 # Files up to this size are kept with their metadata.
 #inline_max = "4K"
-# How Weir's own clients read and write files where no directory says otherwise ("weir policy --help").
+# How new files are stored ("layout=log": experimental), and how Weir's own clients read and write files, where no
+# directory says otherwise ("weir policy --help").
 #policy = "write_threshold=64K,access=direct"
 
 # What clients may mount. Without any [[export]]: everything, by everybody. Root on this machine can always administer.

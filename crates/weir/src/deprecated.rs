@@ -56,9 +56,9 @@ pub fn mount_option(name: &str) -> &str {
     new
 }
 
-/// Prints warnings for deprecated names and values in the text of a policy, such as `layout=open`.
+/// Prints warnings for deprecated values in the text of a policy, such as `access=odirect`.
 pub fn warn_of_policy(text: &str) {
-    layout::policy::former_words(text).for_each(|(old, new)| warn(old, new));
+    layout::policy::former_values(text).for_each(|(old, new)| warn(old, new));
 }
 
 /// Prints warnings for deprecated keys in the `iod.toml` at `path`, which the caller has parsed without error.

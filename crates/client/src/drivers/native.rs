@@ -3,7 +3,9 @@
 mod file_ranges;
 #[cfg(test)]
 mod fixture;
+mod iods;
 mod lengths;
+mod log;
 mod object_run;
 
 #[cfg(test)]
@@ -12,35 +14,32 @@ pub(crate) use object_run::ObjectRun;
 
 use super::{Attempt, Driver, Layout, NotDone, Payload, Written};
 use crate::counters::{Tally, add};
-use crate::devices::{Devices, Iod, Refused};
+use crate::devices::Devices;
 use crate::short_circuit::{Loans, ObjectLoan, Read};
 use crate::{Error, Result};
 use async_trait::async_trait;
+use iods::{Iods, Target};
 use layout::Distribution;
 use layout::kinds::native as kind;
 use lengths::Lengths;
+use log::{LogFiles, LogLayout};
 use net::clock::unix_now;
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{ByteRange, Generation, IodId, ObjectId, Status, Verifier};
+use types::{ByteRange, Generation, ObjectId, Status, Verifier};
 use wire::native::*;
-use xdr::{Segments, Writer, Xdr};
-
-/// How often the client transfers a payload whose checksum does not match before it gives up.
-const CHECKSUM_TRIES: u32 = 3;
-/// The client searches for damaged bytes in steps of this many bytes, which is the block size of the iods' checksums.
-const DAMAGE_STEP: u64 = 4096;
+use xdr::Xdr;
 
 pub(super) struct Native {
     devices: Arc<Devices>,
     tally: Arc<Tally>,
+    log_files: LogFiles,
 }
 
 impl Native {
     pub(super) fn new(devices: Arc<Devices>, tally: Arc<Tally>) -> Self {
-        Native { devices, tally }
+        Native { devices, tally, log_files: LogFiles::default() }
     }
 }
 
@@ -52,26 +51,23 @@ impl Driver for Native {
         let bad = |e: &dyn std::fmt::Display| Error::protocol(format!("the mgr sent a malformed native layout: {e}"));
         let distribution = body.distribution().map_err(|e| bad(&e))?;
         let cap = Capability::from_bytes(&body.capability).map_err(|e| bad(&e))?;
-        let caps = body.authenticators.iter().map(|mac| Capability { mac: *mac, ..cap.clone() }).collect();
-        let old_from = Instant::now() + Duration::from_secs(body.secs.into()) / 2;
-        let iods: Vec<_> = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
-        let loans_by_object = iods.iter().map(|_| Arc::default()).collect();
-        let loans = self.devices.loans().clone();
-        let tally = self.tally.clone();
-        let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
-        Ok(Arc::new(Objects {
+        let base = Objects {
             distribution,
-            object,
-            lengths,
+            object: body.object,
+            lengths: Lengths::new(&distribution, body.whole),
             generation: cap.generation,
-            caps,
-            old_from,
-            ids,
-            iods,
-            loans_by_object,
-            loans,
-            tally,
-        }))
+            caps: body.authenticators.iter().map(|mac| Capability { mac: *mac, ..cap.clone() }).collect(),
+            old_from: Instant::now() + Duration::from_secs(body.secs.into()) / 2,
+            loans_by_object: body.devices.iter().map(|_| Arc::default()).collect(),
+            loans: self.devices.loans().clone(),
+            iods: Iods::new(&self.devices, body.devices, self.tally.clone()),
+        };
+        if body.index_authenticators.is_empty() {
+            return Ok(Arc::new(base));
+        }
+        let cap = Capability { object: ObjectId::index(body.object.file), ..cap };
+        let caps = body.index_authenticators.iter().map(|mac| Capability { mac: *mac, ..cap.clone() }).collect();
+        Ok(Arc::new(LogLayout::new(base, caps, &self.log_files).map_err(|e| bad(&e))?))
     }
 }
 
@@ -85,63 +81,20 @@ struct Objects {
     caps: Vec<Capability>,
     /// When the client should get new capabilities: at half of their lifetime.
     old_from: Instant,
-    ids: Vec<IodId>,
-    iods: Vec<Arc<Iod>>,
+    iods: Iods,
     /// The loan state of each object, held while this layout is in use.
     loans_by_object: Vec<Arc<ObjectLoan>>,
     loans: Arc<Loans>,
-    tally: Arc<Tally>,
 }
 
-fn encode(args: &impl Xdr) -> Segments {
-    let mut out = Writer::new();
-    args.encode(&mut out);
-    out.finish()
-}
-
-/// Converts the error of a request to an iod to the error of the driver; this is [`NotDone::Stale`] if the request may
-/// succeed under a new layout.
-fn refused(refusal: Refused) -> NotDone {
-    match refusal {
-        Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
-        Refused::Answer(error) => match error.as_status() {
-            // An iod returns the status `Lost` if durable bytes are missing. If the file was truncated after the mgr
-            // granted this layout, the bytes are not lost, and the request can succeed under a new layout.
-            Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
-            _ => NotDone::Failed(error),
-        },
-    }
+fn no_object(index: usize) -> NotDone {
+    NotDone::Failed(Error::usage(format!("the layout has no object {index}")))
 }
 
 impl Objects {
-    /// Returns the capability for the object with this index.
-    fn cap(&self, index: usize) -> Attempt<Capability> {
-        let none = || NotDone::Failed(Error::usage(format!("the layout has no object {index}")));
-        self.caps.get(index).cloned().ok_or_else(none)
-    }
-
-    async fn call<T: Xdr>(&self, index: usize, procedure: Procedure, args: &Segments, what: &str) -> Attempt<T> {
-        self.call_for_bytes(index, procedure, |_| args.clone(), what).await.map(|(result, _)| result)
-    }
-
-    /// Calls an iod like [`Objects::call`], with a payload in the request or the reply. `args(checksums)` encodes the
-    /// arguments, with checksums if `checksums` is true. The second result says whether the reply has checksums.
-    async fn call_for_bytes<T: Xdr>(
-        &self,
-        index: usize,
-        procedure: Procedure,
-        args: impl Fn(bool) -> Segments + Sync,
-        what: &str,
-    ) -> Attempt<(T, bool)> {
-        let Some(iod) = self.iods.get(index) else {
-            return Err(NotDone::Failed(Error::usage(format!("{what}: the layout has no object {index}"))));
-        };
-        iod.call(procedure, args, what).await.map_err(|refusal| match refusal {
-            Refused::Unanswered(error) if matches!(procedure, Procedure::Write | Procedure::Punch) => {
-                NotDone::Unanswered(error)
-            }
-            refusal => refused(refusal),
-        })
+    /// Returns the object with this index, with the capability for it.
+    fn target(&self, index: usize) -> Attempt<Target> {
+        self.caps.get(index).cloned().map(|cap| Target { index, cap }).ok_or_else(|| no_object(index))
     }
 
     /// Reads from the file that the iod lent. Returns `None` if there is no loan, or if the client must send the read
@@ -151,12 +104,13 @@ impl Objects {
         if !iod.may_lend() {
             return None;
         }
+        let tally = self.iods.tally();
         match object_loan.read(unix_now(), extents) {
             Read::Done(found) => {
                 let bytes = found.iter().map(ObjectRun::data_len).sum();
-                add(&self.tally.read_direct, bytes);
-                add(&self.tally.read_short_circuit, bytes);
-                add(&self.tally.short_circuit_reads, 1);
+                add(&tally.read_direct, bytes);
+                add(&tally.read_short_circuit, bytes);
+                add(&tally.short_circuit_reads, 1);
                 return Some(found);
             }
             Read::Ask => {}
@@ -169,71 +123,12 @@ impl Objects {
         None
     }
 
-    /// Finds the damaged bytes after a READ of these extents failed with a checksum error, and adds their file range to
-    /// the error.
-    async fn locate(&self, index: usize, extents: &[Extent], error: Error) -> Error {
-        let mut damaged: Option<ByteRange> = None;
-        for extent in extents {
-            let end = extent.offset.saturating_add(extent.len.into());
-            let mut at = extent.offset;
-            while at < end {
-                let len = (end - at).min(DAMAGE_STEP - at % DAMAGE_STEP);
-                let Ok(cap) = self.cap(index) else { return error };
-                let args = ReadArgs { cap, extents: vec![Extent { offset: at, len: len as u32 }] };
-                let bad = match self.call::<ReadReply>(index, Procedure::Read, &encode(&args), "reading").await {
-                    Err(NotDone::Failed(e)) => e.is(Status::Corrupt),
-                    _ => false,
-                };
-                match &mut damaged {
-                    Some(range) if bad && range.end() == at => range.len += len,
-                    None if bad => damaged = Some(ByteRange { offset: at, len }),
-                    Some(_) => return self.damage(index, damaged, error),
-                    None => {}
-                }
-                at += len;
-            }
-        }
-        self.damage(index, damaged, error)
+    /// Adds the file range of the damaged bytes to the error of a READ that failed with a checksum error.
+    async fn locate(&self, target: &Target, extents: &[ByteRange], error: Error) -> Error {
+        let damaged = self.iods.damaged(target, extents).await;
+        let file = damaged.and_then(|range| self.distribution.file_ranges(target.index, range).next());
+        file.map_or(error, |file| self.iods.damage(target.index, file))
     }
-
-    fn damage(&self, index: usize, damaged: Option<ByteRange>, error: Error) -> Error {
-        let file = damaged.and_then(|range| self.distribution.file_ranges(index, range).next());
-        match file {
-            Some(file) => {
-                let what = format!("bytes {} to {} on iod {}", file.offset, file.end() - 1, self.ids[index]);
-                Error::status(Status::Corrupt, what)
-            }
-            None => error,
-        }
-    }
-
-    fn check(&self, reply: &ReadReply, index: usize) -> std::result::Result<(), Error> {
-        let mut at = 0;
-        for piece in reply.head.pieces.iter().filter(|p| p.kind == PieceKind::Data) {
-            let end = at + piece.len as usize;
-            if crc32c(&reply.data[at..end]) != piece.crc32c {
-                let what = format!("reading from iod {}", self.ids[index]);
-                return Err(Error::status(Status::BadChecksum, what));
-            }
-            at = end;
-        }
-        Ok(())
-    }
-}
-
-/// Converts the pieces of a READ reply to byte ranges of the object. Returns `None` unless the reply covers exactly
-/// `wanted` bytes.
-fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
-    let mut data = reply.data;
-    let mut found = Vec::with_capacity(reply.head.pieces.len());
-    for piece in &reply.head.pieces {
-        found.push(match piece.kind {
-            PieceKind::Data => ObjectRun::Data(data.split_to(piece.len as usize)),
-            PieceKind::Hole => ObjectRun::Hole(u64::from(piece.len)),
-            PieceKind::Beyond => ObjectRun::Beyond(u64::from(piece.len)),
-        });
-    }
-    (found.iter().map(ObjectRun::len).sum::<u64>() == wanted).then_some(found)
 }
 
 /// Requests for single objects; `index` is the index of the object in the distribution.
@@ -243,29 +138,13 @@ impl Objects {
         if let Some(found) = self.read_short_circuit(index, extents) {
             return Ok(found);
         }
-        let extents: Vec<Extent> = extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
-        let wanted = extents.iter().map(|e| u64::from(e.len)).sum();
-        let args = encode(&ReadArgs { cap: self.cap(index)?, extents: extents.clone() });
-        for attempt in 1.. {
-            let (reply, checksums) =
-                match self.call_for_bytes(index, Procedure::Read, |_| args.clone(), "reading").await {
-                    Err(NotDone::Failed(e)) if e.is(Status::Corrupt) => {
-                        return Err(NotDone::Failed(self.locate(index, &extents, e).await));
-                    }
-                    other => other?,
-                };
-            if checksums && let Err(error) = self.check(&reply, index) {
-                if attempt == CHECKSUM_TRIES {
-                    return Err(NotDone::Failed(error));
-                }
-                add(&self.tally.retries, 1);
-                continue;
+        let target = self.target(index)?;
+        match self.iods.read(&target, extents).await {
+            Err(NotDone::Failed(e)) if e.is(Status::Corrupt) => {
+                Err(NotDone::Failed(self.locate(&target, extents, e).await))
             }
-            add(&self.tally.read_direct, reply.data.len() as u64);
-            let odd = || Error::protocol(format!("iod {} returned other bytes than requested", self.ids[index]));
-            return runs(reply, wanted).ok_or_else(|| NotDone::Failed(odd()));
+            outcome => outcome,
         }
-        unreachable!("the loop returns at its last attempt")
     }
 
     /// Writes the payload to extents of an object; durably if `stable`.
@@ -276,61 +155,42 @@ impl Objects {
         payload: &Payload,
         stable: bool,
     ) -> Attempt<Written> {
-        let cap = self.cap(index)?;
-        let lengths: Vec<u64> = extents.iter().map(|extent| extent.len).collect();
-        let args = |checksums: bool| {
-            let sums = if checksums { payload.checksums(&lengths) } else { Cow::default() };
-            let sums = sums.iter().copied().chain(std::iter::repeat(0));
-            let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
-            let extents = extents.iter().zip(sums).map(extent).collect();
-            let least = self.distribution.object_size(self.lengths.whole(), index);
-            let head = WriteHead { cap: cap.clone(), stable, least, extents };
-            encode(&WriteArgs { head, data: payload.data.clone() })
-        };
-        let mut attempt = 1;
-        loop {
-            add(&self.tally.written_direct, payload.data.len() as u64);
-            match self.call_for_bytes::<WriteReply>(index, Procedure::Write, args, "writing").await {
-                Ok((reply, _)) => {
-                    if reply.stable {
-                        self.lengths.learn(index, reply.size);
-                    }
-                    return Ok(Written { verifier: reply.verifier, stable: reply.stable });
-                }
-                Err(NotDone::Failed(e)) if e.is(Status::BadChecksum) && attempt < CHECKSUM_TRIES => {
-                    add(&self.tally.retries, 1);
-                    attempt += 1;
-                }
-                Err(not_done) => return Err(not_done),
-            }
+        let least = || self.distribution.object_size(self.lengths.whole(), index);
+        let reply = self.iods.write(&self.target(index)?, extents, payload, (stable, &least)).await?;
+        if reply.stable {
+            self.lengths.learn(index, reply.size);
         }
+        Ok(Written { verifier: reply.verifier, stable: reply.stable })
     }
 
     /// Sends COMMIT for an object, and returns the verifier of the reply. The earlier writes that returned the same
     /// verifier are now durable.
     async fn commit_object(&self, index: usize) -> Attempt<Verifier> {
-        let args = encode(&ObjectArgs { cap: self.cap(index)? });
-        let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;
+        let reply = self.iods.commit(&self.target(index)?).await?;
         self.lengths.learn(index, reply.size);
         Ok(reply.verifier)
     }
 
     /// Punches a hole into an object.
     async fn punch_object(&self, index: usize, range: ByteRange) -> Attempt<()> {
-        let args = encode(&PunchArgs { cap: self.cap(index)?, offset: range.offset, len: range.len });
-        self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
+        let target = self.target(index)?;
+        let args = PunchArgs { cap: target.cap.clone(), offset: range.offset, len: range.len };
+        self.iods.call::<Nothing>(&target, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
     }
 
     /// Returns the offset of the first data byte, or of the first byte in a hole, at or after `offset`. The end of the
     /// object counts as a hole.
     async fn seek_object(&self, index: usize, offset: u64, what: SeekWhat) -> Attempt<Option<u64>> {
-        let args = encode(&SeekArgs { cap: self.cap(index)?, offset, what });
-        self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)
+        let target = self.target(index)?;
+        let args = SeekArgs { cap: target.cap.clone(), offset, what };
+        let reply: SeekReply = self.iods.call(&target, Procedure::Seek, &args, "seeking").await?;
+        Ok(reply.offset)
     }
 
     /// Returns the size and the allocated bytes of the object.
     async fn size_object(&self, index: usize) -> Attempt<SizeReply> {
-        let args = encode(&ObjectArgs { cap: self.cap(index)? });
-        self.call(index, Procedure::Size, &args, "asking for the size").await
+        let target = self.target(index)?;
+        let args = ObjectArgs { cap: target.cap.clone() };
+        self.iods.call(&target, Procedure::Size, &args, "asking for the size").await
     }
 }

@@ -122,7 +122,7 @@ impl Fixture for WholeFile {
         });
     }
 
-    fn lose(&self, _: usize) {
+    async fn lose(&self, _: usize) {
         self.change(|server| (server.bytes, server.durable) = Default::default());
     }
 

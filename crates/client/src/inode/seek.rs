@@ -48,6 +48,8 @@ impl Inode {
     }
 
     async fn next_via_mgr(&self, offset: u64) -> Result<Option<ByteRange>> {
+        // The mgr seeks up to the size that it knows.
+        self.report().await?;
         let Some(start) = self.mgr_seek(offset, NFS4_CONTENT_DATA).await? else { return Ok(None) };
         let end = self.mgr_seek(start, NFS4_CONTENT_HOLE).await?.unwrap_or(self.size());
         Ok(Some(ByteRange { offset: start, len: end.saturating_sub(start).max(1) }))
@@ -75,10 +77,11 @@ impl Inode {
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
-                Err(NotDone::NotAttempted(_) | NotDone::Unanswered(_)) => {
+                Err(NotDone::Unanswered(_)) => {
                     self.state().abandoned = true;
                     break;
                 }
+                Err(NotDone::NotAttempted(_)) => break,
                 Err(NotDone::Stale(_)) => stale = Some(layout),
             }
         }

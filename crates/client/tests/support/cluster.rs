@@ -24,7 +24,8 @@ pub struct Cluster {
     pub lease_secs: Option<u32>,
     /// The lifetime of capabilities and tickets in seconds. A change applies from the next start of the mgr.
     pub capability_secs: Option<u32>,
-    /// The server's policy settings. A change applies from the next start of the mgr.
+    /// The server's policy settings. A change applies from the next start of the mgr. Without a value, those of the
+    /// environment variable `WEIR_TEST_POLICY`: `WEIR_TEST_POLICY=layout=log` runs the tests with log files.
     pub policy: Option<String>,
     pub target: Target,
 }
@@ -93,7 +94,7 @@ impl Cluster {
             mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
         config.lease_secs = self.lease_secs.unwrap_or(config.lease_secs);
         config.capability_secs = self.capability_secs.unwrap_or(config.capability_secs);
-        config.policy.clone_from(&self.policy);
+        config.policy = self.policy.clone().or_else(|| std::env::var("WEIR_TEST_POLICY").ok());
         let mgr = Mgr::start(config).await.unwrap();
         let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };
         self.target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();

@@ -1,5 +1,7 @@
 //! The native layout kind: the stored record, the layout body and the device address body.
 
+pub mod log;
+
 use super::{Kind, KindId};
 use crate::distributions::{BadGeometry, Distribution, DistributionId, check_count, check_stripe_unit};
 use crate::policy::MIRRORS_MAX;
@@ -24,8 +26,10 @@ impl Kind for Native {
 /// Version number of every encoded body except the layout body, and of layout records of files with one copy in stream
 /// 0.
 pub const VERSION: u32 = 1;
-/// Version of the layout body.
+/// Version of the layout body of a striped file.
 pub const BODY_VERSION: u32 = 4;
+/// Version of the layout body of a log file.
+pub const LOG_BODY_VERSION: u32 = 5;
 /// Version number of layout records of files with several copies. The number of copies follows the version number.
 pub const MIRRORED_VERSION: u32 = 2;
 /// Version number of layout records with a stream other than 0. The number of copies and the stream follow the version
@@ -97,17 +101,8 @@ impl Record {
     }
 }
 
-/// Decodes the version field of a layout record, and the number of copies, which follows the version if the file has
-/// several copies.
-pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
-    match input.u32()? {
-        VERSION => Ok(1),
-        MIRRORED_VERSION => copies(input, 2),
-        value => Err(Malformed::BadValue { what, value }),
-    }
-}
-
-fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
+/// Decodes a number of copies, which must be at least `least`.
+pub(crate) fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
     let value = input.u32()?;
     let ok = (least..=MIRRORS_MAX).contains(&value);
     if ok { Ok(value) } else { Err(Malformed::BadValue { what: "number of copies", value }) }
@@ -215,6 +210,9 @@ pub struct Body {
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
     /// Lifetime of the capability in seconds. The lifetime begins when the mgr sends the reply with this layout.
     pub secs: u32,
+    /// For a log file: for each device, the authenticator of the capability for the index of the file. The objects of
+    /// the layout are then the striped base. Empty for a striped file.
+    pub index_authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
 }
 
 impl Body {
@@ -226,7 +224,7 @@ impl Body {
 
 impl Xdr for Body {
     fn encode(&self, out: &mut Writer) {
-        out.u32(BODY_VERSION);
+        out.u32(if self.index_authenticators.is_empty() { BODY_VERSION } else { LOG_BODY_VERSION });
         out.u32(self.distribution.number());
         out.u32(self.stripe_unit as u32);
         out.array(&self.devices, |out, id| out.fixed(&id.0));
@@ -237,13 +235,17 @@ impl Xdr for Body {
         out.opaque(&self.capability);
         out.array(&self.authenticators, |out, authenticator| out.fixed(authenticator));
         out.u32(self.secs);
+        if !self.index_authenticators.is_empty() {
+            out.array(&self.index_authenticators, |out, authenticator| out.fixed(authenticator));
+        }
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        match input.u32()? {
-            BODY_VERSION => {}
+        let of_log_file = match input.u32()? {
+            BODY_VERSION => false,
+            LOG_BODY_VERSION => true,
             value => return Err(Malformed::BadValue { what: "version of the body of a native layout", value }),
-        }
+        };
         let (distribution, stripe_unit) = geometry(input)?;
         let devices = not_empty(input.array(STRIPE_COUNT_MAX, |input| input.fixed().map(IodId))?)?;
         let object = ObjectId::new(FileId(input.u64()?), input.u32()?);
@@ -255,7 +257,27 @@ impl Xdr for Body {
             return Err(Malformed::Invalid("a layout with another number of authenticators than of iods"));
         }
         let secs = input.u32()?;
-        Ok(Body { distribution, stripe_unit, devices, object, generation, whole, capability, authenticators, secs })
+        let index_authenticators = match of_log_file {
+            true => input.array(STRIPE_COUNT_MAX, Reader::fixed)?,
+            false => Vec::new(),
+        };
+        if of_log_file && index_authenticators.len() != devices.len() {
+            return Err(Malformed::Invalid(
+                "a layout with another number of authenticators for the index than of iods",
+            ));
+        }
+        Ok(Body {
+            distribution,
+            stripe_unit,
+            devices,
+            object,
+            generation,
+            whole,
+            capability,
+            authenticators,
+            secs,
+            index_authenticators,
+        })
     }
 }
 

@@ -44,22 +44,19 @@ impl Settings {
 
     /// Returns the policy settings in the extended attributes of a directory or file; ignores all other attributes.
     /// Skips each invalid setting, and passes its error to `refused`: only another version of Weir can have written the
-    /// setting. If a setting exists under its current name and under a deprecated name, the value of the current name
-    /// counts.
+    /// setting.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         mut refused: impl FnMut(PolicyError),
     ) -> Settings {
-        let (mut settings, mut former) = (Settings::default(), Settings::default());
+        let mut settings = Settings::default();
         for (name, value) in xattrs.into_iter().filter(|(name, _)| is_policy_name(name)) {
-            let settings = if Part::formerly_named(name).is_some() { &mut former } else { &mut settings };
             if let Err(error) = settings.set(origin, name, value) {
                 refused(error);
             }
         }
-        former.lay(&settings);
-        former
+        settings
     }
 
     /// Returns the policy settings that have a value in this [`Settings`].

@@ -74,6 +74,32 @@ impl Sharing {
     }
 }
 
+/// The stored kind of new files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoredLayout {
+    /// The bytes of a file are striped over the iods.
+    Stripe,
+    /// Each client that writes a file has a data log of its own ([`crate::kinds::log`]).
+    Log,
+}
+
+impl StoredLayout {
+    const ALL: [StoredLayout; 2] = [StoredLayout::Stripe, StoredLayout::Log];
+
+    /// Returns the name of the stored kind, as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StoredLayout::Stripe => "stripe",
+            StoredLayout::Log => "log",
+        }
+    }
+
+    /// Returns the stored kind with this name; `None` for other names.
+    pub fn from_name(name: &str) -> Option<StoredLayout> {
+        StoredLayout::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 /// When a client requests the layout of a file (LAYOUTGET).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
@@ -87,6 +113,10 @@ pub enum LayoutWhen {
     /// The client requests the layout at the first read or write after the file has reached this size in bytes. Until
     /// then all requests take the mgr path. (`mdsthreshold` has a file size limit too: RFC 8881 §5.12.6.)
     Size(u64),
+}
+
+pub(super) fn stored_layout_text(kind: StoredLayout) -> String {
+    kind.name().to_owned()
 }
 
 pub(super) fn number(n: u32) -> String {

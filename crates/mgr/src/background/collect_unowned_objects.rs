@@ -13,7 +13,7 @@
 //!
 //! - If the file does not exist, and its inode number was allocated: the objects of all its streams.
 //! - If the file exists: the objects of streams older than the stream in the layout record. A late write has created
-//!   them after a move.
+//!   them after a move. Also the data logs and the index, unless the file is a log file.
 //! - Never an object of a newer stream, and never an object whose header is unreadable, has a newer version, or names
 //!   another object.
 
@@ -164,7 +164,8 @@ fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, St
 }
 
 /// Returns whether a layout swap has replaced the object: the layout record of the file names a newer stream, and the
-/// file has no record of unused objects. Stream numbers only grow, so no later layout names the object.
+/// file has no record of unused objects. Stream numbers only grow, so no later layout names the object. A layout swap
+/// also replaces all data logs and the index of a log file: a file never becomes a log file again.
 fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
     let info = match volume.namespace.info(object.file) {
         Err(Status::Stale | Status::Corrupt) => return Ok(false),
@@ -172,7 +173,11 @@ fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
     };
     // `Volume::objects` already logs a layout record that the mgr cannot use, so this function does not log it.
     let Ok(Some(used)) = volume.objects(&info) else { return Ok(false) };
-    Ok(object.stream < used.object().stream && volume.namespace.unused_of(object.file)?.is_none())
+    let is_older = match object.is_of_logs() {
+        true => used.index().is_none(),
+        false => object.stream < used.object().stream,
+    };
+    Ok(is_older && volume.namespace.unused_of(object.file)?.is_none())
 }
 
 /// Returns whether `file` does not exist and is not on the deletion list. `next` is the lowest inode number that was

@@ -90,9 +90,9 @@ impl Scrubs {
     }
 
     /// Returns the damaged ranges that the last scrub found: iod number, file, and range of the file's object on this
-    /// iod. Leaves out findings about whole objects.
+    /// iod. Leaves out findings about whole objects, and about data logs and indexes.
     pub(crate) fn damaged_ranges(&self) -> Vec<(u16, FileId, ByteRange)> {
-        let inside = |found: &&Found| found.finding.damage != Damage::Object;
+        let inside = |found: &&Found| found.finding.damage != Damage::Object && !found.finding.object.is_of_logs();
         let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
         let job = self.job();
         let found = job.findings.iter().filter(inside);

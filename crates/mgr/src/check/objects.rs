@@ -186,7 +186,8 @@ impl Check {
         let Some(unused) = self.volume.namespace.unused_of(file)? else { return Ok(false) };
         let known = Known::nothing(file, unused.generation);
         let objects = self.volume.kinds.open(&self.volume.iods, known, &unused.layout)?;
-        Ok(objects.object() == object && objects.index_on(iod.number).is_some())
+        let is_named = objects.object() == object || (object.is_of_logs() && objects.index().is_some());
+        Ok(is_named && objects.index_on(iod.number).is_some())
     }
 
     /// Lists an object again and returns its list entry; `None` if the object no longer exists. `from` is the start of
@@ -215,13 +216,19 @@ impl Check {
                 None => Comparison::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),
             });
         };
-        if entry.object != objects.object() && self.is_unused(iod, entry.object)? {
+        let of_logs = entry.object.is_of_logs();
+        let is_used = if of_logs { objects.index().is_some() } else { entry.object == objects.object() };
+        if !is_used && self.is_unused(iod, entry.object)? {
             return Ok(Comparison::No);
         }
         let Some(index) = objects.index_on(iod.number) else {
             return Ok(Comparison::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
         };
-        if entry.object != objects.object() {
+        if !is_used && of_logs {
+            let text = "its object is of a data log or of an index, and the file is not a log file".to_owned();
+            return Ok(Comparison::Is(Kind::ObjectReplaced, text));
+        }
+        if !is_used {
             let (has, wants) = (entry.object.stream, objects.object().stream);
             let text = format!("its object is of stream {has}, the bytes of the file are in stream {wants}");
             return Ok(Comparison::Is(Kind::ObjectReplaced, text));
@@ -231,10 +238,15 @@ impl Check {
             let text = format!("its object has generation {}, the file {}: no client can use it", has.0, wants.0);
             return Ok(Comparison::Is(Kind::GenerationNewer, text));
         }
+        // The mgr fences the index of a log file, and not its data logs: no client sees bytes that are not registered.
+        let is_fenced = !of_logs || objects.index() == Some(entry.object);
         let intents = self.volume.namespace.intents_of(file.id)?;
-        if has < wants && !intents.iter().any(|intent| matches!(intent, Intent::Fence(_))) {
+        if has < wants && is_fenced && !intents.iter().any(|intent| matches!(intent, Intent::Fence(_))) {
             let text = format!("its object has generation {}, the file {}: revoked layouts still work", has.0, wants.0);
             return Ok(Comparison::Is(Kind::GenerationOlder, text));
+        }
+        if of_logs {
+            return Ok(Comparison::No);
         }
         let most = objects.object_size(file.size, objects.column(index));
         if entry.size > most && !self.unsettled(file.id)? {

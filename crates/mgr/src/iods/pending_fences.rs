@@ -5,7 +5,7 @@ use super::Iods;
 use super::link::{Link, SILENT, within};
 use futures_util::{StreamExt, stream};
 use meta::schema::Intent;
-use types::{FileId, Status};
+use types::{FileId, Generation, ObjectId, Status};
 use wire::native::{FenceArgs, Nothing, Procedure, Rights};
 
 /// Largest number of intents that one read of the namespace returns.
@@ -42,18 +42,22 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
         Err(Status::Stale) => return Ok(()),
         info => info?,
     };
-    let Some(object) = info.layout.and_then(|layout| iods.kinds.object_on(&layout, file, number)) else {
-        return Ok(());
-    };
-    let cap = link.capability(object, info.generation, Rights::ADMIN);
-    let arguments = FenceArgs { cap, generation: info.generation };
+    let objects = info.layout.map(|layout| iods.kinds.objects_on(&layout, file, number)).unwrap_or_default();
+    for object in objects {
+        fence_object(link, object, info.generation).await?;
+    }
+    Ok(())
+}
+
+async fn fence_object(link: &Link, object: ObjectId, generation: Generation) -> Result<(), Status> {
+    let arguments = FenceArgs { cap: link.capability(object, generation, Rights::ADMIN), generation };
     match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
         Ok(Nothing) => Ok(()),
         Err(Status::Delay) => Err(Status::Delay),
         // Continue after this error: an iod that cannot fence an object does not let clients read or write this object
         // either.
         Err(e) => {
-            tracing::error!(file = file.0, iod = %link.hello.iod, "cannot fence the objects of the file: {e}");
+            tracing::error!(%object, iod = %link.hello.iod, "cannot fence an object: {e}");
             Ok(())
         }
     }

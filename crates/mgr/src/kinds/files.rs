@@ -27,7 +27,8 @@ impl LayoutType for Files {
     }
 
     fn expresses(&self, file: &dyn Stored, _: KernelLayout) -> bool {
-        file.stripes().is_some() && file.mirrors() == 1
+        // Only Weir's own client knows the index of a log file.
+        file.stripes().is_some() && file.mirrors() == 1 && file.index().is_none()
     }
 
     fn lifetime(&self, lifetimes: Lifetimes) -> u32 {

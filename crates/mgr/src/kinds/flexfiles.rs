@@ -30,7 +30,10 @@ impl LayoutType for Flexfiles {
     /// Allows layouts of files with several iods in each copy only if the setting of the export says that its clients
     /// support striping. Other kernel clients cannot use such layouts.
     fn expresses(&self, file: &dyn Stored, setting: KernelLayout) -> bool {
-        file.stripes().is_some_and(|stripes| stripes.width == 1 || setting == KernelLayout::FlexfilesStriped)
+        // Only Weir's own client knows the index of a log file.
+        let is_striped = file.index().is_none();
+        let is_known = |stripes: Stripes| stripes.width == 1 || setting == KernelLayout::FlexfilesStriped;
+        is_striped && file.stripes().is_some_and(is_known)
     }
 
     fn lifetime(&self, lifetimes: Lifetimes) -> u32 {

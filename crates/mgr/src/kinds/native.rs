@@ -45,6 +45,13 @@ impl LayoutType for Native {
             key.sign_capability(cluster.fsid, object, generation, grant.rights, expires, grant.ctx.client)
         };
         let capabilities: Vec<_> = devices.iter().map(sign).collect();
+        let index_of = |index| {
+            let sign = |iod: &IodId| {
+                let key = cluster.key.of_iod(*iod);
+                key.sign_capability(cluster.fsid, index, generation, grant.rights, expires, grant.ctx.client).mac
+            };
+            devices.iter().map(sign).collect()
+        };
         let body = Body {
             distribution: stripes.distribution,
             stripe_unit: stripes.unit,
@@ -54,6 +61,7 @@ impl LayoutType for Native {
             capability: capabilities.first().ok_or(Status::Corrupt)?.to_bytes(),
             authenticators: capabilities.iter().map(|capability| capability.mac).collect(),
             secs: grant.secs,
+            index_authenticators: grant.file.index().map(index_of).unwrap_or_default(),
             devices,
         };
         Ok(body.to_bytes())

@@ -3,14 +3,14 @@
 use super::{Known, Opened, Record, STRIPED, Stored, StoredKind, Stripes, Unusable};
 use crate::iods::{Iods, RequestError};
 use crate::proxy::{End, Objects, Rebuilt, Suspect, Written};
+use crate::striped_records::{new_objects, new_record, next_layout};
 use async_trait::async_trait;
 use bytes::Bytes;
 use layout::gather::{Gather, Run};
 use layout::{Place, Policy};
+use meta::Layout;
 use meta::schema::WriteEnd;
 use nfs::fs::Content;
-#[cfg(feature = "planted")]
-use types::planted::{self, Planted};
 use types::{ByteRange, FileId, Generation, ObjectId, Status, Verifier};
 use wire::native::{PullSource, SizeReply};
 use xdr::{Segments, Xdr};
@@ -23,20 +23,12 @@ impl StoredKind for Striped {
         STRIPED
     }
 
+    fn is_for(&self, _: &Policy) -> bool {
+        true
+    }
+
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status> {
-        let numbers = iods.for_new_files();
-        // While too few iods are up for the copies that the policy requires, fail with `Delay` instead of creating
-        // fewer copies.
-        if numbers.len() < (policy.mirrors as usize).max(1) {
-            return Err(Status::Delay);
-        }
-        let count = (policy.stripe_count as usize, policy.mirrors);
-        let record = Record::rotated(policy.distribution, policy.stripe_unit, &numbers, count, iods.next_first());
-        let record = record.map_err(|e| {
-            tracing::error!("cannot make a layout: {e}");
-            Status::ServerFault
-        })?;
-        Ok(record.to_bytes())
+        Ok(new_record(iods, policy)?.to_bytes())
     }
 
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable> {
@@ -45,10 +37,10 @@ impl StoredKind for Striped {
         Ok(Box::new(objects))
     }
 
-    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)> {
+    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, Vec<ObjectId>)> {
         let record = Record::from_bytes(record).ok()?;
         let object = record.object(file);
-        Some((record.iods, object))
+        Some((record.iods, vec![object]))
     }
 }
 
@@ -179,17 +171,12 @@ impl Stored for Objects<'_> {
         Objects::remove(self).await
     }
 
-    fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status> {
-        let stream = self.record.stream.checked_add(1).ok_or(Status::NoSpc)?;
-        #[cfg(feature = "planted")]
-        let stream = if planted::is_planted(Planted::SameStream) { self.record.stream } else { stream };
-        Ok(Record { stream, iods: iods.to_vec(), ..self.record.clone() }.to_bytes())
+    fn next_layout(&self, iods: &[u16]) -> Result<Layout, Status> {
+        next_layout(&self.record, iods)
     }
 
-    async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status> {
-        let record = Record::from_bytes(record).map_err(|_| Status::Corrupt)?;
-        let known = Known::nothing(self.known.file, generation);
-        let to = Objects::new(self.iods, known, record).map_err(|_| Status::Corrupt)?;
+    async fn move_to(&self, to: &Layout, generation: Generation) -> Result<(), Status> {
+        let to = new_objects(self.iods, Known::nothing(self.known.file, generation), to)?;
         Objects::move_to(self, &to).await
     }
 

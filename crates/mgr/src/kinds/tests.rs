@@ -14,13 +14,15 @@ use crate::running::Mgr;
 use crate::volume::Volume;
 use bytes::Bytes;
 use cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
+use layout::Part;
 use layout::gather::Run;
+use layout::policy::StoredLayout;
 use meta::{Embedded, FileInfo, Namespace, merge};
-use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
+use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability, XattrHow};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, Cred, FileId, SetAttrs, Status};
+use types::{ByteRange, Cred, FileId, ObjectId, SetAttrs, Status};
 use wire::admin::Mended;
 
 /// Largest number of times that a test repeats a request while an iod reconnects, at intervals of 5 ms.
@@ -32,6 +34,8 @@ struct Subject {
     iods: usize,
     width: u32,
     mirrors: u32,
+    /// The policy setting `layout` of the root directory.
+    layout: StoredLayout,
 }
 
 /// The stored kinds of this version, and before them the test kind `Whole`, so that new files are of this test kind.
@@ -42,7 +46,17 @@ fn with_whole() -> Kinds {
 }
 
 fn striped(width: u32, mirrors: u32) -> Subject {
-    Subject { kinds: Kinds::default, iods: (width * mirrors) as usize, width, mirrors }
+    let layout = StoredLayout::Stripe;
+    Subject { kinds: Kinds::default, iods: (width * mirrors) as usize, width, mirrors, layout }
+}
+
+fn log(width: u32) -> Subject {
+    Subject { layout: StoredLayout::Log, ..striped(width, 1) }
+}
+
+/// The test kind `Whole`, on one of two iods.
+fn whole() -> Subject {
+    Subject { kinds: with_whole, iods: 2, width: 0, ..striped(1, 1) }
 }
 
 /// A cluster whose new files are of the stored kind under test.
@@ -59,6 +73,9 @@ impl Bench {
         (cluster.config.stripe_count, cluster.config.mirrors) = (subject.width, subject.mirrors);
         let mut bench = Bench { cluster, subject, down: None };
         bench.start_mgr().await;
+        let (name, value) = (Bytes::from(Part::Layout.xattr()), Bytes::from(bench.subject.layout.name()));
+        let files = bench.cluster.files();
+        files.setxattr(&ctx(1), FileId::ROOT, &name, value, XattrHow::Either).await.unwrap();
         bench
     }
 
@@ -151,6 +168,13 @@ impl Bench {
     }
 }
 
+/// Checks that new files are of the stored kind that the policy asks for.
+fn kind_of_new_files(bench: &Bench, file: FileId) {
+    let stored = bench.volume().objects(&bench.info(file)).unwrap().unwrap().index();
+    let is_log = bench.subject.layout == StoredLayout::Log;
+    assert_eq!(stored, is_log.then_some(ObjectId::index(file)));
+}
+
 /// Checks that the functions of the kind that map file offsets to objects agree with each other.
 fn placement(bench: &Bench, file: FileId) {
     let (volume, info) = (bench.volume(), bench.info(file));
@@ -160,10 +184,11 @@ fn placement(bench: &Bench, file: FileId) {
     for index in 0..stored.count() {
         assert_eq!(stored.index_on(stored.iod(index)), Some(index));
         assert!(stored.copies(stored.column(index)).any(|copy| copy == index));
-        let named = volume.kinds.object_on(info.layout.as_ref().unwrap(), file, stored.iod(index));
-        assert_eq!(named, Some(stored.object()));
+        let named = volume.kinds.objects_on(info.layout.as_ref().unwrap(), file, stored.iod(index));
+        let fenced: Vec<_> = std::iter::once(stored.object()).chain(stored.index()).collect();
+        assert_eq!(named, fenced);
     }
-    assert_eq!(volume.kinds.object_on(info.layout.as_ref().unwrap(), file, u16::MAX), None);
+    assert_eq!(volume.kinds.objects_on(info.layout.as_ref().unwrap(), file, u16::MAX), []);
     for offset in (0..2000).chain([1 << 20, (1 << 40) + 77]) {
         let at = stored.place(offset);
         assert!(at.index < stored.width() && at.run > 0);
@@ -311,6 +336,7 @@ async fn removal(bench: &mut Bench) {
 async fn conformance(subject: Subject) {
     let mut bench = Bench::new(subject).await;
     let file = random::run(&mut bench, 0x5eed).await;
+    kind_of_new_files(&bench, file);
     placement(&bench, file);
     layouts(&bench, file).await;
     crash_points(&mut bench).await;
@@ -335,12 +361,15 @@ conforms! {
     striped_over_one_iod_in_two_copies: striped(1, 2);
     striped_over_two_iods_in_two_copies: striped(2, 2);
     striped_over_three_iods_in_two_copies: striped(3, 2);
-    whole_files: Subject { kinds: with_whole, iods: 2, width: 0, mirrors: 1 };
+    log_over_one_iod: log(1);
+    log_over_two_iods: log(2);
+    log_over_three_iods: log(3);
+    whole_files: whole();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_an_unregistered_kind_are_refused_and_reported() {
-    let mut bench = Bench::new(Subject { kinds: with_whole, iods: 1, width: 0, mirrors: 1 }).await;
+    let mut bench = Bench::new(Subject { iods: 1, ..whole() }).await;
     let file = create(&bench.cluster.files(), "f").await;
     write(&bench.cluster.files(), file, 0, &pattern(100, 1), Stability::FileSync).await;
     bench.settle(file).await;

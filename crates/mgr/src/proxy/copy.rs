@@ -1,5 +1,6 @@
 //! Server-side copy: the iods copy bytes of one file into another file, without moving them through the mgr.
 
+use super::write::Seen;
 use super::{Objects, Written};
 use crate::iods::Link;
 use crate::kinds::Stored;
@@ -40,6 +41,17 @@ impl Objects<'_> {
         range: ByteRange,
         target: u64,
     ) -> Result<Option<Written>, Status> {
+        let seen = self.copy_seen(source, range, target).await?;
+        Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
+    }
+
+    /// Copies like [`Objects::copy`], and returns the verifiers of the iods.
+    pub(super) async fn copy_seen(
+        &self,
+        source: &dyn Stored,
+        range: ByteRange,
+        target: u64,
+    ) -> Result<Option<Seen>, Status> {
         let jobs = jobs((|offset| source.place(offset), range), (&self.distribution, target));
         let each = jobs.iter().flat_map(|job| self.copies(job.to).map(move |index| (job, index)));
         let pulls = each.map(|(job, index)| async move {
@@ -47,8 +59,7 @@ impl Objects<'_> {
             Ok(pulled.map(|reply| (self.iod(index), reply.verifier)))
         });
         // Wait for all PULL requests, even after a failure: no iod may still be writing when the caller continues.
-        let seen = future::join_all(pulls).await.into_iter().collect::<Result<Option<Vec<_>>, Status>>()?;
-        Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
+        future::join_all(pulls).await.into_iter().collect()
     }
 
     async fn pull(&self, source: &dyn Stored, job: &Job, index: usize) -> Result<Option<PullReply>, Status> {

@@ -7,7 +7,7 @@ use crate::iods::Link;
 use crate::kinds::Stored;
 use futures_util::future;
 use layout::list_io::{Request, RequestLimits, plan};
-use types::{ByteRange, Status};
+use types::{ByteRange, ObjectId, Status};
 use wire::native::{Extent, PieceKind, Procedure, ReadArgs, ReadReply, Rights, crc32c};
 use xdr::Segments;
 
@@ -18,9 +18,14 @@ impl Objects<'_> {
     /// `Lost`: an object lacks bytes that were on its disk, and no other copy has them. A concurrent truncation of the
     /// file may also cause this error.
     pub(crate) async fn read(&self, range: ByteRange) -> Result<Segments, Status> {
-        let requests = plan(&self.distribution, &[range], RequestLimits::default());
+        Ok(assemble(range, self.read_parts(&[range]).await?))
+    }
+
+    /// Reads ranges of the file like [`Objects::read`], and returns their data. Holes are in no [`Stretch`].
+    pub(super) async fn read_parts(&self, ranges: &[ByteRange]) -> Result<Vec<Stretch>, Status> {
+        let requests = plan(&self.distribution, ranges, RequestLimits::default());
         let stretches = future::try_join_all(requests.iter().map(|request| self.read_one(request))).await?;
-        Ok(assemble(range, stretches.into_iter().flatten().collect()))
+        Ok(stretches.into_iter().flatten().collect())
     }
 
     /// Reads the first copy that has all requested bytes. If no copy has all of them, reads the longest copy, because
@@ -63,9 +68,19 @@ impl Objects<'_> {
 
     /// Reads from one copy of an object. Returns the length of this copy, and the requested bytes.
     pub(super) async fn read_copy(&self, request: &Request, link: &Link) -> Result<(u64, Vec<Stretch>), Status> {
+        self.read_object(self.object(), request, link).await
+    }
+
+    /// Reads from any object of the file. Returns the length of this object, and the requested bytes.
+    pub(super) async fn read_object(
+        &self,
+        object: ObjectId,
+        request: &Request,
+        link: &Link,
+    ) -> Result<(u64, Vec<Stretch>), Status> {
         let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
-        let reply: ReadReply = self.ask(link, Procedure::Read, Rights::READ, arguments).await?;
+        let reply: ReadReply = self.ask_about(object, link, (Procedure::Read, Rights::READ), arguments).await?;
         let stretches = scatter(request, &reply, link.hello.checksums).map_err(|why| {
             tracing::error!(iod = %link.hello.iod, file = self.known.file.0, "invalid reply to READ: {why}");
             Status::Delay

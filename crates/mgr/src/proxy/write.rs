@@ -19,19 +19,28 @@ pub(crate) struct Written {
     pub(crate) verifier: Verifier,
 }
 
+/// The write verifiers in the replies of iods, each with the number of the iod.
+pub(super) type Seen = Vec<(u16, Verifier)>;
+
 impl Objects<'_> {
     /// Writes the byte ranges `runs`, which are in file order and end below the largest file size. After a failure, any
     /// part of the bytes may be written.
     pub(crate) async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status> {
+        let (stable, seen) = self.write_seen(runs, stable).await?;
+        Ok(Written { stable, verifier: self.iods.verifiers.combine(&seen) })
+    }
+
+    /// Writes like [`Objects::write`]. Returns whether all iods have made their bytes durable, and the verifiers of the
+    /// iods.
+    pub(super) async fn write_seen(&self, runs: &[Run], stable: bool) -> Result<(bool, Seen), Status> {
         let requests = plan(&self.distribution, &ranges(runs), RequestLimits::default());
         let each: Vec<(&Request, usize)> =
             requests.iter().flat_map(|request| self.copies(request.index).map(move |index| (request, index))).collect();
         let replies = each.iter().map(|(request, index)| self.write_one(request, *index, runs, stable));
         // Wait for all write requests, even after a failure: no iod may still be writing when the caller continues.
         let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let seen: Vec<_> =
-            each.iter().zip(&replies).map(|((_, index), reply)| (self.iod(*index), reply.verifier)).collect();
-        Ok(Written { stable: replies.iter().all(|r| r.stable), verifier: self.iods.verifiers.combine(&seen) })
+        let seen = each.iter().zip(&replies).map(|((_, index), reply)| (self.iod(*index), reply.verifier)).collect();
+        Ok((replies.iter().all(|r| r.stable), seen))
     }
 
     async fn write_one(
@@ -54,6 +63,12 @@ impl Objects<'_> {
     /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of these writes were lost.
     /// Also returns whether all objects are as long as a file of `size` bytes requires.
     pub(crate) async fn commit(&self, size: u64) -> Result<(Verifier, bool), Status> {
+        let (seen, whole) = self.commit_seen(size).await?;
+        Ok((self.iods.verifiers.combine(&seen), whole))
+    }
+
+    /// Does the same as [`Objects::commit`], but returns the verifiers of the iods.
+    pub(super) async fn commit_seen(&self, size: u64) -> Result<(Seen, bool), Status> {
         let commit = |index| async move {
             let number = self.iod(index);
             let link = match self.link(index) {
@@ -69,8 +84,7 @@ impl Objects<'_> {
         };
         let replies = self.each(commit).await?;
         let whole = replies.iter().all(|reply| reply.is_some_and(|(_, _, reaches)| reaches));
-        let seen: Vec<_> = replies.into_iter().flatten().map(|(number, verifier, _)| (number, verifier)).collect();
-        Ok((self.iods.verifiers.combine(&seen), whole))
+        Ok((replies.into_iter().flatten().map(|(number, verifier, _)| (number, verifier)).collect(), whole))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Volume;
 use bytes::Bytes;
 use layout::threshold::Rule as ThresholdRule;
-use layout::{Origin, Part, Settings};
+use layout::{Origin, Settings};
 use nfs::fs::{Ctx, PolicyText};
 use types::{FileId, FileKind, Status};
 
@@ -33,10 +33,6 @@ impl Volume {
         let origin = self.origin(file)?;
         match Settings::default().set(origin, name, value) {
             Ok(part) => {
-                if Part::formerly_named(name).is_some() {
-                    let old = String::from_utf8_lossy(name);
-                    tracing::warn!(file = file.0, %old, new = part.xattr(), "deprecated name of a policy attribute");
-                }
                 if let Some((old, new)) =
                     std::str::from_utf8(value).ok().and_then(|old| Some((old, part.present_value(old)?)))
                 {

@@ -75,6 +75,6 @@ impl Volume {
             // Record in the namespace now that the file has changed, because the iod reports each change only once.
             self.namespace.record_write(&Cred::root(), now(), file, end.reached).await?;
         }
-        end.allocated.ok_or(Status::Delay)
+        Ok(end.allocated.ok_or(Status::Delay)? + objects.logs_allocated().await?)
     }
 }

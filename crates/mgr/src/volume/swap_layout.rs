@@ -61,6 +61,14 @@ pub(crate) async fn run(server: &NfsServer, file: FileId, iods: &[u16]) -> Resul
     Ok(())
 }
 
+/// Folds a log file: moves it to striped objects on the same iods. Fails with `Inval` for a file of any other stored
+/// kind.
+pub(crate) async fn fold(server: &NfsServer, file: FileId) -> Result<(), Status> {
+    let volume = &server.fs().0;
+    let iods = volume.iods_of_log_file(file)?;
+    run(server, file, &iods).await
+}
+
 /// Recalls the layouts of a file until no client holds one. Fails with `Delay` after the time limit of [`LEASES`].
 async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let Volume { grants, moves, lease_secs, .. } = &*server.fs().0;
@@ -81,6 +89,12 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
 }
 
 impl Volume {
+    /// Returns the iods of a log file. Fails with `Inval` for a file of any other stored kind.
+    fn iods_of_log_file(&self, file: FileId) -> Result<Vec<u16>, Status> {
+        let objects = self.objects(&self.regular(file)?)?.filter(|objects| objects.index().is_some());
+        objects.map(|objects| objects.iods().to_vec()).ok_or(Status::Inval)
+    }
+
     /// Returns the layout records of the file before and after a move to these iods.
     fn to_swap(&self, file: FileId, iods: &[u16]) -> Result<Swap, Status> {
         let info = self.regular(file)?;
@@ -91,7 +105,7 @@ impl Volume {
         if iods.len() != old.count() || wanted.len() != iods.len() || !are_known {
             return Err(Status::Inval);
         }
-        let to = Layout { kind: from.kind, body: old.next_record(iods)? };
+        let to = old.next_layout(iods)?;
         Ok(Swap { file, from, to })
     }
 
@@ -105,7 +119,7 @@ impl Volume {
         let begun = self.begin_swap(swap).await?;
         let info = self.regular(file)?;
         let old = self.kinds.open(&self.iods, Known::from(&info), &swap.from)?;
-        old.move_to(&swap.to.body, begun).await?;
+        old.move_to(&swap.to, begun).await?;
         for _ in 0..TRIES {
             // A fence that does not belong to the move may have raised the generation of the file. So read the
             // generation again for each attempt to swap the layout record.

@@ -20,6 +20,8 @@ use types::{FileKind, Status};
 /// layout of a file is fixed when it is created. All other parts take effect when the file is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Parts, with their defaults in parentheses:
+  layout            how new files are stored: stripe: striped over the iods; log (experimental, for files that many
+                    processes write together): each writing client appends to a data log of its own (stripe)
   stripe_unit       bytes on one iod before the next one follows: 64 to 1G, a multiple of 64 (1M)
   stripe_count      number of iods for each file; 0: all (0)
   mirrors           copies of each file, 1 or 2; Weir's clients use files with 2 copies through the mgr (1)
@@ -216,9 +218,6 @@ fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
             }
         };
         let part = Part::named(name.as_bytes()).map_err(Failure::usage)?;
-        if Part::formerly_named(name.as_bytes()).is_some() {
-            deprecated::warn(name, part.name());
-        }
         if let Some((old, new)) = value.and_then(|value| Some((value, part.present_value(value)?))) {
             deprecated::warn(old, new);
         }
@@ -267,17 +266,14 @@ fn set(args: Set, give: bool) -> Outcome {
         for (part, value) in &parts {
             let failed = |e: client::Error| Failure::from(e).about(format!("{target}: {}", part.name()));
             let name = part.xattr();
-            let removed = part.former_xattrs().chain(value.is_none().then(|| name.clone()));
-            for name in removed {
-                match mount.removexattr(&node, name.as_bytes()).await {
-                    Err(e) if e.is(Status::NoXattr) => {}
-                    done => done.map_err(failed)?,
-                }
-            }
-            if let Some(value) = value {
-                let set = mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either);
-                set.await.map_err(failed)?;
-            }
+            let done = match value {
+                Some(value) => mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either).await,
+                None => match mount.removexattr(&node, name.as_bytes()).await {
+                    Err(e) if e.is(Status::NoXattr) => Ok(()),
+                    done => done,
+                },
+            };
+            done.map_err(failed)?;
         }
         Ok(Exit::Done)
     })

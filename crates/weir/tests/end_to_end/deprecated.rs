@@ -53,24 +53,41 @@ fn the_former_key_for_the_layouts_of_kernels_is_accepted_with_a_warning() {
 }
 
 #[test]
-fn former_names_of_policy_parts_are_accepted_with_one_warning() {
+fn the_former_value_of_access_is_accepted_with_one_warning() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.run(["mkdir", "/d"]);
     let set = |text: &str| warnings(&mut cluster.weir(["policy", "set", "/d", text]));
-    let said = set("layout=open");
-    assert!(said.len() == 1 && said[0].contains("layout is deprecated") && said[0].contains("layout_when"), "{said:?}");
-    assert_eq!(policy(&cluster, "/d", "layout_when"), ("open".into(), "directory".into()));
-    assert_eq!(set("layout_when=first-io"), [""; 0]);
-    assert_eq!(policy(&cluster, "/d", "layout_when"), ("first-io".into(), "directory".into()));
-    assert_eq!(warnings(&mut cluster.weir(["policy", "unset", "/d", "layout"])).len(), 1);
-    assert_eq!(policy(&cluster, "/d", "layout_when").1, "driver");
     let said = set("access=odirect");
     assert!(said.len() == 1 && said[0].contains("odirect is deprecated") && said[0].contains("unbuffered"), "{said:?}");
     assert_eq!(policy(&cluster, "/d", "access"), ("unbuffered".into(), "directory".into()));
+    assert_eq!(set("access=unbuffered"), [""; 0]);
     let mut show = cluster.weir(["policy", "show", "/d"]);
-    let said = warnings(show.env("WEIR_POLICY", "layout=open,access=page"));
-    assert!(said.len() == 1 && said[0].contains("layout_when"), "{said:?}");
+    let said = warnings(show.env("WEIR_POLICY", "access=odirect"));
+    assert!(said.len() == 1 && said[0].contains("unbuffered"), "{said:?}");
     assert!(String::from_utf8(succeed(&mut show)).unwrap().contains("environment"));
+    cluster.stop();
+}
+
+/// Earlier releases accepted `layout` as a name of `layout_when`. Now it is another setting.
+#[test]
+fn a_policy_with_the_former_meaning_of_layout_is_refused_and_the_error_names_layout_when() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.run(["mkdir", "/d"]);
+    let refused = |command: &mut Command| {
+        let output = command.output().expect("the binary starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("layout_when"), "{command:?}: {said}");
+    };
+    refused(&mut cluster.weir(["policy", "set", "/d", "layout=open"]));
+    refused(cluster.weir(["policy", "show", "/d"]).env("WEIR_POLICY", "layout=open"));
+    assert_eq!(policy(&cluster, "/d", "layout"), ("stripe".into(), "driver".into()));
+    assert_eq!(warnings(&mut cluster.weir(["policy", "set", "/d", "layout=log", "layout_when=first-io"])), [""; 0]);
+    assert_eq!(policy(&cluster, "/d", "layout"), ("log".into(), "directory".into()));
+    assert_eq!(policy(&cluster, "/d", "layout_when"), ("first-io".into(), "directory".into()));
+    cluster.run(["policy", "unset", "/d", "layout"]);
+    assert_eq!(policy(&cluster, "/d", "layout"), ("stripe".into(), "driver".into()));
+    assert_eq!(policy(&cluster, "/d", "layout_when"), ("first-io".into(), "directory".into()));
     cluster.stop();
 }

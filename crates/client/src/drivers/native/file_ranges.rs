@@ -1,8 +1,8 @@
 //! The mapping between file ranges and objects: which requests a file range needs, and what their replies mean for the
 //! file.
 
-use super::Objects;
 use super::object_run::ObjectRun;
+use super::{Objects, no_object};
 use crate::drivers::{Attempt, Found, Layout, NotDone, Payload, ReadDone, Share, Written};
 use crate::placement::PlacedObject;
 use crate::{Error, Placement};
@@ -53,8 +53,9 @@ impl Objects {
 
     async fn placed(&self, index: usize) -> Attempt<PlacedObject> {
         let size = self.size_object(index).await?;
-        let addresses = self.iods[index].addresses().await.map_err(NotDone::Failed)?;
-        Ok(PlacedObject { iod: self.ids[index], addresses, size: size.size, allocated: size.allocated })
+        let (iod, id) = self.iods.get(index).zip(self.iods.ids().get(index)).ok_or_else(|| no_object(index))?;
+        let addresses = iod.addresses().await.map_err(NotDone::Failed)?;
+        Ok(PlacedObject { iod: *id, addresses, size: size.size, allocated: size.allocated })
     }
 }
 
@@ -103,14 +104,7 @@ impl Layout for Objects {
         let punches = ranges.into_iter().map(|(index, range)| self.punch_object(index, range));
         // Wait until all iods have replied: an iod that punches the hole later would destroy bytes that the client
         // writes in the meantime.
-        let failed = join_all(punches).await.into_iter().filter_map(Attempt::err);
-        let rank = |not_done: &NotDone| match not_done {
-            NotDone::Unanswered(_) => 0,
-            NotDone::Failed(_) => 1,
-            NotDone::Stale(_) => 2,
-            NotDone::NotAttempted(_) => 3,
-        };
-        failed.min_by_key(rank).map_or(Ok(()), Err)
+        worst(join_all(punches).await)
     }
 
     async fn next_data(&self, offset: u64) -> Attempt<Option<ByteRange>> {
@@ -125,6 +119,17 @@ impl Layout for Objects {
         let objects = try_join_all(self.indices().map(|index| self.placed(index))).await?;
         Ok(Placement { distribution: self.distribution, object: self.object, objects, file_size })
     }
+}
+
+/// Returns the failure of parallel requests that the client must treat with most care, if any of them failed.
+pub(super) fn worst(outcomes: impl IntoIterator<Item = Attempt<()>>) -> Attempt<()> {
+    let rank = |not_done: &NotDone| match not_done {
+        NotDone::Unanswered(_) => 0,
+        NotDone::Failed(_) => 1,
+        NotDone::Stale(_) => 2,
+        NotDone::NotAttempted(_) => 3,
+    };
+    outcomes.into_iter().filter_map(Attempt::err).min_by_key(rank).map_or(Ok(()), Err)
 }
 
 /// Returns the objects that store bytes of a file range, and the range in each object. A contiguous file range is one

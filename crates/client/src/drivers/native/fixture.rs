@@ -1,7 +1,9 @@
 //! In-memory iods for tests of the native driver: real object stores and procedures, which the client reaches through a
 //! simulated network in its own thread.
 
-use super::encode;
+mod logs;
+
+use super::iods::encode;
 use crate::counters::Tally;
 use crate::devices::{DeviceSource, Devices};
 use crate::drivers::{Drivers, Fixture, Layout, ServerFault};
@@ -21,10 +23,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use types::{FileId, Fsid, Generation, IodId, ObjectId};
+use types::limits::FILE_SIZE_MAX;
+use types::{ByteRange, FileId, Fsid, Generation, IodId, ObjectId};
 use wire::native::*;
+use wire::rpc::Message;
 use wire::rpc::record::Mark;
-use xdr::Xdr;
+use xdr::{Reader, Xdr};
 
 const FSID: Fsid = Fsid([7; 16]);
 const FILE: FileId = FileId(9);
@@ -39,6 +43,10 @@ pub(crate) struct MemoryIods {
     hosts: Arc<Vec<Arc<Host>>>,
     key: Key,
     stripe_unit: u64,
+    /// Whether the file is a log file.
+    has_logs: bool,
+    /// The number of the last registration of the mgr.
+    registration: AtomicU64,
     generation: AtomicU32,
     devices: Arc<Devices>,
     drivers: Drivers,
@@ -47,16 +55,17 @@ pub(crate) struct MemoryIods {
 impl MemoryIods {
     /// Starts `count` iods with empty stores, for a file with this stripe unit.
     pub(crate) fn new(count: u8, stripe_unit: u64) -> Self {
+        Self::start(count, stripe_unit, false)
+    }
+
+    fn start(count: u8, stripe_unit: u64, has_logs: bool) -> Self {
         let key = Key::new([3; 32]);
         let hosts: Vec<_> = (0..count).map(|number| Arc::new(Host::new(number, &key))).collect();
         let hosts = Arc::new(hosts);
         net::memory::install(Some(Arc::new(HostNetwork { hosts: hosts.clone(), connections: AtomicU64::new(0) })));
-        let source = Arc::new(Addresses { key: key.clone(), ids: hosts.iter().map(|host| host.id).collect() });
-        let tally = Arc::new(Tally::default());
-        let devices = Devices::new(source, Options::default(), tally.clone(), net::Counters::default());
-        let devices = Arc::new(devices.unwrap());
-        let drivers = Drivers::new(devices.clone(), tally);
-        MemoryIods { hosts, key, stripe_unit, generation: AtomicU32::new(1), devices, drivers }
+        let (devices, drivers) = mount(&hosts, &key);
+        let (generation, registration) = (AtomicU32::new(1), AtomicU64::new(0));
+        MemoryIods { hosts, key, stripe_unit, has_logs, registration, generation, devices, drivers }
     }
 
     /// Returns the drivers of a mount, connected to these iods.
@@ -64,27 +73,71 @@ impl MemoryIods {
         &self.drivers
     }
 
-    fn capability(&self, iod: IodId, rights: Rights) -> Capability {
+    fn capability(&self, iod: IodId, object: ObjectId, rights: Rights) -> Capability {
         let generation = Generation(self.generation.load(Relaxed));
-        self.key.of_iod(iod).sign_capability(
-            FSID,
-            ObjectId::stream_0(FILE),
-            generation,
-            rights,
-            unix_now() + 3600,
-            SESSION,
-        )
+        self.key.of_iod(iod).sign_capability(FSID, object, generation, rights, unix_now() + 3600, SESSION)
     }
 
-    /// Calls a procedure on every iod, with a capability for all rights, as the mgr does.
-    async fn call_all<T: Xdr, A: Xdr>(&self, procedure: Procedure, args: impl Fn(usize, Capability) -> A) {
-        for (index, host) in self.hosts.iter().enumerate() {
-            let cap = self.capability(host.id, Rights::READ | Rights::WRITE | Rights::ADMIN);
-            let args = encode(&args(index, cap));
-            let called = self.devices.iod(host.id).call::<T>(procedure, |_| args.clone(), "a test").await;
-            called.map(drop).unwrap();
+    /// Calls a procedure for an object on one iod, with a capability for all rights, as the mgr does.
+    async fn call<T: Xdr, A: Xdr>(
+        &self,
+        index: usize,
+        object: ObjectId,
+        procedure: Procedure,
+        args: impl Fn(Capability) -> A,
+    ) -> T {
+        let id = self.hosts[index].id;
+        let args = encode(&args(self.capability(id, object, Rights::READ | Rights::WRITE | Rights::ADMIN)));
+        let called = self.devices.iod(id).call((procedure, *REVISIONS.end()), |_| args.clone(), "a test").await;
+        called.unwrap().0
+    }
+
+    /// Calls a procedure for an object on every iod, see [`MemoryIods::call`].
+    async fn call_all<T: Xdr, A: Xdr>(
+        &self,
+        object: ObjectId,
+        procedure: Procedure,
+        args: impl Fn(usize, Capability) -> A,
+    ) {
+        for index in 0..self.hosts.len() {
+            self.call::<T, A>(index, object, procedure, |cap| args(index, cap)).await;
         }
     }
+
+    /// Grants a layout of the file to the mount with these drivers.
+    pub(super) async fn grant_to(&self, drivers: &Drivers, durable: u64) -> Arc<dyn Layout> {
+        let devices: Vec<IodId> = self.hosts.iter().map(|host| host.id).collect();
+        let rights = Rights::READ | Rights::WRITE;
+        let caps = |object| devices.iter().map(|id| self.capability(*id, object, rights)).collect::<Vec<_>>();
+        let base = caps(ObjectId::stream_0(FILE));
+        let index = if self.has_logs { caps(ObjectId::index(FILE)) } else { Vec::new() };
+        let body = native::Body {
+            distribution: DistributionId::SimpleStripe,
+            stripe_unit: self.stripe_unit,
+            object: ObjectId::stream_0(FILE),
+            generation: base[0].generation,
+            // The mgr knows nothing about the length of the base of a log file.
+            whole: if self.has_logs { 0 } else { durable },
+            capability: base[0].to_bytes(),
+            authenticators: base.iter().map(|cap| cap.mac).collect(),
+            secs: 3600,
+            index_authenticators: index.iter().map(|cap| cap.mac).collect(),
+            devices: devices.clone(),
+        };
+        let (kind, layout) = drivers.attach(native::KIND, &body.to_bytes()).await.unwrap();
+        assert_eq!(kind, Native::ID);
+        layout
+    }
+}
+
+/// Creates the devices and drivers of a mount.
+fn mount(hosts: &[Arc<Host>], key: &Key) -> (Arc<Devices>, Drivers) {
+    let source = Arc::new(Addresses { key: key.clone(), ids: hosts.iter().map(|host| host.id).collect() });
+    let tally = Arc::new(Tally::default());
+    let devices = Devices::new(source, Options::default(), tally.clone(), net::Counters::default());
+    let devices = Arc::new(devices.unwrap());
+    let drivers = Drivers::new(devices.clone(), tally);
+    (devices, drivers)
 }
 
 impl Drop for MemoryIods {
@@ -95,22 +148,7 @@ impl Drop for MemoryIods {
 
 impl Fixture for MemoryIods {
     async fn grant(&self, durable: u64) -> Arc<dyn Layout> {
-        let devices: Vec<IodId> = self.hosts.iter().map(|host| host.id).collect();
-        let caps: Vec<_> = devices.iter().map(|id| self.capability(*id, Rights::READ | Rights::WRITE)).collect();
-        let body = native::Body {
-            distribution: DistributionId::SimpleStripe,
-            stripe_unit: self.stripe_unit,
-            object: ObjectId::stream_0(FILE),
-            generation: caps[0].generation,
-            whole: durable,
-            capability: caps[0].to_bytes(),
-            authenticators: caps.iter().map(|cap| cap.mac).collect(),
-            secs: 3600,
-            devices,
-        };
-        let (kind, layout) = self.drivers.attach(native::KIND, &body.to_bytes()).await.unwrap();
-        assert_eq!(kind, Native::ID);
-        layout
+        self.grant_to(&self.drivers, durable).await
     }
 
     fn fail(&self, lane: usize, fault: Option<ServerFault>) {
@@ -121,7 +159,10 @@ impl Fixture for MemoryIods {
         self.hosts[lane].restart(&self.key);
     }
 
-    fn lose(&self, lane: usize) {
+    async fn lose(&self, lane: usize) {
+        if self.has_logs {
+            return self.lose_logs(lane).await;
+        }
         let host = &self.hosts[lane];
         host.close_lines();
         let disk = formatted(host.id);
@@ -133,17 +174,40 @@ impl Fixture for MemoryIods {
         let count = self.hosts.len();
         let distribution = layout::Distribution::new(DistributionId::SimpleStripe, self.stripe_unit, count).unwrap();
         let args = |index, cap| TruncateArgs { cap, size: distribution.object_size(size, index) };
-        self.call_all::<TruncateReply, _>(Procedure::Truncate, args).await;
+        self.call_all::<TruncateReply, _>(ObjectId::stream_0(FILE), Procedure::Truncate, args).await;
+        if self.has_logs {
+            self.register_base(ByteRange { offset: size, len: FILE_SIZE_MAX - size }).await;
+        }
     }
 
     async fn fence(&self) {
         let generation = Generation(self.generation.load(Relaxed) + 1);
-        self.call_all::<Nothing, _>(Procedure::Fence, |_, cap| FenceArgs { cap, generation }).await;
+        let objects = [ObjectId::stream_0(FILE), ObjectId::index(FILE)];
+        for object in &objects[..1 + usize::from(self.has_logs)] {
+            self.call_all::<Nothing, _>(*object, Procedure::Fence, |_, cap| FenceArgs { cap, generation }).await;
+        }
         self.generation.store(generation.0, Relaxed);
+    }
+
+    async fn punch(&self, hole: ByteRange) {
+        // No test writes to the base of a log file, so the base has a hole there.
+        self.register_base(hole).await;
     }
 
     fn received(&self) -> Vec<u64> {
         self.hosts.iter().map(|host| host.state.lock().unwrap().received).collect()
+    }
+
+    fn has_independent_lanes(&self) -> bool {
+        !self.has_logs
+    }
+
+    fn knows_lengths(&self) -> bool {
+        !self.has_logs
+    }
+
+    fn changes_holes(&self) -> bool {
+        !self.has_logs
     }
 }
 
@@ -182,6 +246,8 @@ struct HostState {
     fault: Option<ServerFault>,
     /// Number of requests that the iod received, except HELLO and PROVE.
     received: u64,
+    /// The requests of [`HostState::received`] with their sizes in bytes: the number of the procedure first.
+    requests: Vec<(u32, usize)>,
     lines: Vec<Weak<Line>>,
 }
 
@@ -201,7 +267,7 @@ impl Host {
         let id = IodId([number + 1; 16]);
         let disk = formatted(id);
         let daemon = serve(&disk, key);
-        let state = HostState { disk, daemon, fault: None, received: 0, lines: Vec::new() };
+        let state = HostState { disk, daemon, fault: None, received: 0, requests: Vec::new(), lines: Vec::new() };
         Host { id, port: FIRST_PORT + u16::from(number), state: Mutex::new(state) }
     }
 
@@ -248,9 +314,13 @@ impl Host {
     }
 
     /// Counts a request; returns whether the iod replies to it.
-    fn receive(&self) -> bool {
+    fn receive(&self, record: &Bytes) -> bool {
         let mut state = self.state.lock().unwrap();
         state.received += 1;
+        let call = wire::rpc::decode_message(&mut Reader::new(record.clone()));
+        if let Ok(Message::Call(header)) = call {
+            state.requests.push((header.procedure, record.len()));
+        }
         state.fault != Some(ServerFault::Silent)
     }
 }
@@ -314,7 +384,7 @@ impl Ends {
         while let Some(record) = self.record() {
             let Some(peer) = &mut self.peer else { return };
             self.records += 1;
-            let answers = self.records <= GREETINGS || host.receive();
+            let answers = self.records <= GREETINGS || host.receive(&record);
             match peer.record(record) {
                 Ok(reply) if answers => {
                     self.outbox.put_u32(reply.len() as u32 | 1 << 31);

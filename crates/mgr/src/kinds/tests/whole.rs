@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use layout::gather::Run;
 use layout::{Place, Policy};
+use meta::Layout;
 use meta::schema::{Holes, WriteEnd};
 use nfs::fs::Content;
 use std::sync::Arc;
@@ -46,6 +47,10 @@ impl StoredKind for Whole {
         WHOLE
     }
 
+    fn is_for(&self, _: &Policy) -> bool {
+        true
+    }
+
     fn make(&self, iods: &Iods, _: &Policy) -> Result<Bytes, Status> {
         let numbers = iods.for_new_files();
         let first = iods.next_first() as usize;
@@ -58,9 +63,9 @@ impl StoredKind for Whole {
         Ok(Box::new(Object { iods, known, on: [iod], stream }))
     }
 
-    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)> {
+    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, Vec<ObjectId>)> {
         let Record { iod, stream } = Record::from_bytes(record).ok()?;
-        Some((vec![iod], ObjectId::new(file, stream)))
+        Some((vec![iod], vec![ObjectId::new(file, stream)]))
     }
 }
 
@@ -318,13 +323,14 @@ impl Stored for Object<'_> {
         link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
     }
 
-    fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status> {
+    fn next_layout(&self, iods: &[u16]) -> Result<Layout, Status> {
         let stream = self.stream.checked_add(1).ok_or(Status::NoSpc)?;
-        Ok(Record { iod: iods.first().copied().unwrap_or(self.on[0]), stream }.to_bytes())
+        let record = Record { iod: iods.first().copied().unwrap_or(self.on[0]), stream };
+        Ok(Layout { kind: WHOLE, body: record.to_bytes() })
     }
 
-    async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status> {
-        let Record { iod, stream } = Record::from_bytes(record).map_err(|_| Status::Corrupt)?;
+    async fn move_to(&self, to: &Layout, generation: Generation) -> Result<(), Status> {
+        let Record { iod, stream } = Record::from_bytes(&to.body).map_err(|_| Status::Corrupt)?;
         let to = Object { iods: self.iods, known: Known::nothing(self.known.file, generation), on: [iod], stream };
         let size = self.size().await?.size;
         if size < self.least(0) {
