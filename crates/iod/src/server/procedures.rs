@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use log_index::LOGS_MAX;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
-use types::{Generation, INDEX_STREAM, Status};
+use types::{Generation, INDEX_STREAM, LOG_STREAMS, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
     LengthsReply, ListArgs, ListReply, MGR_SESSION, Nothing, ObjectArgs, PieceKind, Procedure, Proof, ProveArgs,
@@ -211,10 +212,12 @@ impl<C: Channel> Connection<C> {
     }
 
     /// Checks a capability; returns the object and generation that it names. Only REGISTER and OPEN_LOG may change the
-    /// bytes of an index.
+    /// bytes of an index. Refuses data logs with numbers that OPEN_LOG never gives to a writer.
     pub(super) fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
         self.check(cap, needed)?;
-        if needed == Rights::WRITE && cap.object.stream == INDEX_STREAM {
+        let stream = cap.object.stream;
+        let is_impossible_log = stream != INDEX_STREAM && stream >= LOG_STREAMS + LOGS_MAX;
+        if is_impossible_log || needed == Rights::WRITE && stream == INDEX_STREAM {
             return Err(Status::CapRefused.into());
         }
         Ok((self.store()?.object(cap.object), cap.generation))

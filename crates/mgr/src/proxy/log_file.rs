@@ -82,11 +82,13 @@ impl<'a> LogFile<'a> {
         Ok(Written { stable, verifier: self.base.iods.verifiers.combine(&seen) })
     }
 
-    /// Returns whether any bytes of these ranges, which are in file order, are in data logs.
+    /// Returns whether any bytes of these ranges, which are in file order, are in data logs, or were before a write that
+    /// is not durable.
     async fn is_in_logs(&self, ranges: &[ByteRange]) -> Result<bool, Status> {
         let Some((first, last)) = ranges.first().zip(ranges.last()) else { return Ok(false) };
         let all = ByteRange { offset: first.offset, len: last.end() - first.offset };
-        let extents = self.look_up_all(all, false).await?;
+        let views = [false, true].map(|only_durable| self.look_up_all(all, only_durable));
+        let extents = future::try_join_all(views).await?.concat();
         Ok(extents.iter().any(|extent| ranges.iter().any(|range| range.overlaps(extent.file))))
     }
 
@@ -164,13 +166,17 @@ impl<'a> LogFile<'a> {
     }
 
     /// Makes the iods copy a range of another file to the offset `target` of the base, and registers the range. Returns
-    /// `None` if an iod cannot copy now. After `None` or a failure, any part of the bytes may be written.
+    /// `None` if an iod cannot copy now, or if bytes in data logs would be replaced: the copy is not durable, and such
+    /// bytes may be ([`LogFile::write`]). After `None` or a failure, any part of the bytes may be written.
     pub(crate) async fn copy(
         &self,
         source: &dyn Stored,
         range: ByteRange,
         target: u64,
     ) -> Result<Option<Written>, Status> {
+        if self.is_in_logs(&[ByteRange { offset: target, len: range.len }]).await? {
+            return Ok(None);
+        }
         let Some(mut seen) = self.base.copy_seen(source, range, target).await? else { return Ok(None) };
         seen.extend(self.register(&[ByteRange { offset: target, len: range.len }], false).await?);
         Ok(Some(Written { stable: false, verifier: self.base.iods.verifiers.combine(&seen) }))

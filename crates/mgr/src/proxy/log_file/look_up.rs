@@ -115,13 +115,24 @@ impl LogFile<'_> {
         let (mut end, mut len) = (end, LAST_BYTES);
         while end > from {
             let start = end.saturating_sub(len).max(from);
-            let last = self.look_up_all(ByteRange { offset: start, len: end - start }, false).await?;
-            if let Some(last) = last.last() {
-                return Ok(last.file.end());
+            if let Some(last) = self.last_in_log(ByteRange { offset: start, len: end - start }).await? {
+                return Ok(last);
             }
             (end, len) = (start, len.saturating_mul(2));
         }
         Ok(from)
+    }
+
+    /// Returns the offset after the last byte of a range that is in a data log; `None` if there is none. Keeps only the
+    /// last extent in memory: the index of a hostile client may name any number of extents.
+    async fn last_in_log(&self, range: ByteRange) -> Result<Option<u64>, Status> {
+        let (mut rest, mut last) = (range, None);
+        while !rest.is_empty() {
+            let found = self.look_up(rest, false).await?;
+            last = found.extents.last().map(|extent| extent.file.end()).or(last);
+            rest = ByteRange { offset: rest.offset + found.covered, len: rest.len - found.covered };
+        }
+        Ok(last)
     }
 
     /// Returns the first offset of the file at or after `offset` that has the requested `content`. All bytes in data

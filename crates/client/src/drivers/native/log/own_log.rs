@@ -9,6 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 use types::{ByteRange, Verifier};
 
+/// The block size of the iods' local file systems. Two writes never share a block of the log. Otherwise a power cut
+/// could keep a block with an older write and zeros for a newer one, and a reader would not notice that bytes are
+/// missing.
+const BLOCK: u64 = 4096;
+
 /// A data log of this client.
 pub(super) struct OwnLog {
     /// The number of the log.
@@ -53,7 +58,8 @@ impl OwnLog {
         verifier(self.epoch)
     }
 
-    /// Takes bytes at the end of the log for these file ranges; returns their range in the log and their runs.
+    /// Takes bytes at the end of the log for these file ranges; returns their range in the log and their runs. The next
+    /// range begins in another block of [`BLOCK`] bytes.
     ///
     /// # Errors
     /// The log or the file would exceed the largest size of a file.
@@ -65,7 +71,7 @@ impl OwnLog {
             builder.append(*part).map_err(bad)?;
         }
         let range = ByteRange { offset: *end, len: builder.position() - *end };
-        *end = builder.position();
+        *end = builder.position().next_multiple_of(BLOCK);
         Ok((range, builder.take()))
     }
 
