@@ -14,11 +14,10 @@
 //! tail from damage: after a power cut, any subset of the unsynced records may be on the disk. If the record at an
 //! offset is invalid and a later record says that the bytes at this offset were durable, the disk has lost a record.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use log_index::{Index, LogNumber, Record};
+use log_index::{Index, Record};
 use wire::native::{Crc32c, Failure, WriteExtent};
 
 use super::Target;
@@ -47,25 +46,6 @@ impl Synced {
     }
 }
 
-/// The last durable sequence number of each writer. [`Index`] knows the sequence numbers of pending registrations, but
-/// a checkpoint must not have them: after a restart of the iod, the writer registers these runs again.
-#[derive(Default)]
-pub(super) struct Sequences(BTreeMap<LogNumber, u64>);
-
-impl Sequences {
-    /// Adds the sequence numbers in a record that is on the disk.
-    pub(super) fn note(&mut self, record: &Record) {
-        match record {
-            Record::Runs { log, sequence, .. } if log.0 != 0 => {
-                let last = self.0.entry(*log).or_default();
-                *last = (*last).max(*sequence);
-            }
-            Record::Checkpoint { sequences, .. } => self.0 = sequences.iter().copied().collect(),
-            Record::Runs { .. } | Record::Logs(_) => {}
-        }
-    }
-}
-
 /// The records of a loaded shard.
 pub(super) struct RecordLog {
     superblock: Superblock,
@@ -74,7 +54,6 @@ pub(super) struct RecordLog {
     /// Whether the object may have bytes after `end`: a part of a record whose write failed or was not synced.
     tail: bool,
     synced: Synced,
-    sequences: Sequences,
     /// Offset after the last checkpoint, from which the iod counts the bytes until the next one.
     checkpoint_end: u64,
     checkpoint_len: u64,
@@ -83,15 +62,9 @@ pub(super) struct RecordLog {
 impl RecordLog {
     /// Makes the state of records that the iod has read from the disk. `checkpoint_len` is the length of the
     /// checkpoint at their beginning. `tail` says whether bytes follow the last valid record.
-    pub(super) fn found(
-        superblock: Superblock,
-        end: u64,
-        tail: bool,
-        sequences: Sequences,
-        checkpoint_len: u64,
-    ) -> Self {
+    pub(super) fn found(superblock: Superblock, end: u64, tail: bool, checkpoint_len: u64) -> Self {
         let checkpoint_end = superblock.start + checkpoint_len;
-        RecordLog { superblock, end, tail, synced: Synced::default(), sequences, checkpoint_end, checkpoint_len }
+        RecordLog { superblock, end, tail, synced: Synced::default(), checkpoint_end, checkpoint_len }
     }
 
     /// Returns the offset after the last record, or 0 if there has never been a record.
@@ -105,7 +78,7 @@ impl RecordLog {
 
     /// Returns the approximate number of bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        size_of::<RecordLog>() + self.sequences.0.len() * 2 * size_of::<(LogNumber, u64)>()
+        size_of::<RecordLog>()
     }
 
     /// Appends a record to the object, without a sync.
@@ -127,7 +100,6 @@ impl RecordLog {
         object.write(store, generation, (&[extent], 0), [&bytes, &[]])?;
         self.tail = false;
         self.end += bytes.len() as u64;
-        self.sequences.note(record);
         Counters::add(&store.counters().index_records, 1);
         Ok(())
     }
@@ -154,7 +126,7 @@ impl RecordLog {
         let Target { store, object, generation, .. } = target;
         let start = self.end;
         for record in index.checkpoint() {
-            self.append(target, &self.with_durable_sequences(record))?;
+            self.append(target, &record)?;
         }
         object.commit(store, generation)?;
         self.synced.advance(self.end);
@@ -167,16 +139,6 @@ impl RecordLog {
         (self.checkpoint_end, self.checkpoint_len) = (self.end, self.end - start);
         Counters::add(&store.counters().index_checkpoints, 1);
         object.punch(store, generation, RECORDS, start / BLOCK * BLOCK - RECORDS)
-    }
-
-    fn with_durable_sequences(&self, record: Record) -> Record {
-        match record {
-            Record::Checkpoint { logs, end, .. } => {
-                let sequences = self.sequences.0.iter().map(|(log, sequence)| (*log, *sequence)).collect();
-                Record::Checkpoint { logs, end, sequences }
-            }
-            other => other,
-        }
     }
 }
 

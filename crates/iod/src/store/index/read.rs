@@ -5,7 +5,7 @@ use types::Status;
 use wire::native::{Extent, Failure, PieceKind};
 
 use super::Target;
-use super::log::{HEADER, RecordLog, Sequences, checksum};
+use super::log::{HEADER, RecordLog, checksum};
 use super::superblock::{SUPERBLOCKS, Superblock};
 use crate::store::ReadPlan;
 
@@ -25,7 +25,6 @@ pub(super) fn load(target: Target) -> Result<(Index, RecordLog), Failure> {
         reader,
         at: superblock.start,
         superblock,
-        sequences: Sequences::default(),
         checkpoint_len: 0,
         in_checkpoint: superblock != Superblock::NONE,
     };
@@ -37,8 +36,8 @@ pub(super) fn load(target: Target) -> Result<(Index, RecordLog), Failure> {
         })
     }));
     ended?;
-    let Records { at: end, sequences, checkpoint_len, .. } = records;
-    let log = RecordLog::found(superblock, end, size > end, sequences, checkpoint_len);
+    let Records { at: end, checkpoint_len, .. } = records;
+    let log = RecordLog::found(superblock, end, size > end, checkpoint_len);
     Ok((index, log))
 }
 
@@ -48,7 +47,6 @@ struct Records<'a> {
     /// Offset of the next record.
     at: u64,
     superblock: Superblock,
-    sequences: Sequences,
     /// Length of the checkpoint at the beginning of the records.
     checkpoint_len: u64,
     /// Whether all records so far are of this checkpoint.
@@ -83,7 +81,6 @@ impl Records<'_> {
             if is_checkpoint && !first {
                 continue;
             }
-            self.sequences.note(&record);
             return Ok(Some(record));
         }
     }
